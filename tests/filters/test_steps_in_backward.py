@@ -1,12 +1,14 @@
-"""Plain SGD takes its steps inside the backward pass, and still is a plain loop."""
+"""Plain SGD takes its steps inside the backward pass of Linear layers, and still is a plain loop."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from tests.filters.oracles import assert_same_networks, batches, cross_entropy, loop, mlp
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import orderless as ol
 
@@ -17,35 +19,81 @@ def sgd(parameters) -> torch.optim.SGD:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
-def assert_like_the_loop(make, losses=None, make_optimizer=sgd, n: int = 3, **options) -> None:
+def usual(network, x: Tensor, y: Tensor, loss) -> Tensor:
+    return loss(network(x), y)
+
+
+def assert_like_the_loop(make, losses=usual, make_optimizer=sgd, **options) -> None:
     """Four steps; `losses(network or particles, x, y, loss)` as one would write it for either."""
-    losses = losses or (lambda network, x, y, loss: loss(network(x), y))
-    particles = ol.Ensemble(make, n).double()
+    particles = ol.Ensemble(make, 3).double()
     data = list(batches(4, dtype=torch.float64))
-    modules, log_weights = loop(
-        particles,
-        make_optimizer,
-        data,
-        loss=lambda module, x, y: losses(module, x, y, F.cross_entropy),
-        **options,
-    )
+    alone = partial(losses, loss=F.cross_entropy)
+    modules, log_weights = loop(particles, make_optimizer, data, loss=alone, **options)
     pf = ol.WeightedParticleFilter(particles, make_optimizer(particles.parameters()), **options)
     for x, y in data:
-        pf.step(lambda x=x, y=y: losses(particles, x, y, cross_entropy))
+        pf.step(partial(losses, particles, x, y, cross_entropy))
     assert_same_networks(particles, modules, TOLERANCE)
     torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=TOLERANCE)
+
+
+def weighted(**options) -> ol.WeightedParticleFilter:
+    particles = ol.Ensemble(mlp, 3).double()
+    return ol.WeightedParticleFilter(particles, sgd(particles.parameters()), **options)
+
+
+def take_step(pf: ol.WeightedParticleFilter) -> None:
+    x, y = next(batches(1, dtype=torch.float64))
+    pf.step(lambda: cross_entropy(pf.particles(x), y))
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 1.0])
+def test_a_linear_layers_gradient_is_written_only_if_somebody_reads_it(max_grad_norm) -> None:
+    pf = weighted(max_grad_norm=max_grad_norm)
+    take_step(pf)
+    written = [p.grad is not None for p in pf.particles.parameters()]
+    assert written == [max_grad_norm is not None] * 4
 
 
 @pytest.mark.parametrize("rates", [(0.1, 0.01), (0.1, 0.0), (0.0, 0.1)], ids=str)
 def test_a_bias_moves_by_its_own_learning_rate(rates: tuple[float, float]) -> None:
     def by_kind(parameters) -> torch.optim.SGD:
-        weights, biases = [], []
-        for place, p in enumerate(parameters):  # weight, bias, weight, bias
-            (biases if place % 2 else weights).append(p)
-        pairs = zip((weights, biases), rates, strict=True)
-        return torch.optim.SGD([{"params": p, "lr": lr} for p, lr in pairs])
+        parameters = list(parameters)  # weight, bias, weight, bias
+        kinds = zip((parameters[::2], parameters[1::2]), rates, strict=True)
+        return torch.optim.SGD([{"params": params, "lr": lr} for params, lr in kinds])
 
     assert_like_the_loop(mlp, make_optimizer=by_kind)
+
+
+class Tied(nn.Module):
+    """The output layer is the embedding; two weights have one bias, one weight two biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(3, 6)
+        self.a = nn.Linear(6, 6)
+        self.b = nn.Linear(6, 6)
+        self.c = nn.Linear(6, 6)
+        self.b.bias = self.a.bias
+        self.c.weight = self.a.weight
+        self.outlet = nn.Linear(6, 3, bias=False)
+        self.outlet.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.embedding(x[:, :3].argmax(1))
+        return self.outlet(self.c(torch.tanh(self.b(torch.tanh(self.a(tokens))))) + x)
+
+
+class UsedTwice(nn.Module):
+    """One layer twice, on `[B, T, I]`, on a single vector, and by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.b(self.a(x.unflatten(1, (2, 3))))).flatten(1)
+        vector = F.linear(hidden[0, :4], self.b.weight, self.b.bias)
+        return F.linear(input=hidden + vector.repeat(2), weight=self.c.weight, bias=self.c.bias)
 
 
 class FromParameters(nn.Module):
@@ -55,29 +103,15 @@ class FromParameters(nn.Module):
         super().__init__()
         self.code, self.queries = nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(4, 6))
         self.table = nn.Embedding(7, 6)
-        self.hyper, self.of_queries, self.of_table = (
-            nn.Linear(5, 18),
-            nn.Linear(6, 3),
-            nn.Linear(6, 3),
-        )
+        self.hyper, self.of_queries = nn.Linear(5, 18), nn.Linear(6, 3)
+        self.of_table = nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         made = self.hyper(self.code).view(6, 3)
         queried = self.of_queries(self.queries).mean(0)
+        queried = queried + self.of_queries(self.queries.detach()).sum(0)
         tabled = self.of_table(self.table.weight[2:5]).sum(0)
         return x @ made + queried + torch.tanh(self.of_table(self.table.weight)).sum(0) + tabled
-
-
-def test_a_linear_layer_may_be_fed_by_parameters() -> None:
-    assert_like_the_loop(FromParameters)
-
-
-def test_a_linear_layer_may_be_fed_by_a_detached_parameter() -> None:
-    class Detached(FromParameters):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) + self.of_queries(self.queries.detach()).sum(0)
-
-    assert_like_the_loop(Detached)
 
 
 class ReadsItsWeight(nn.Module):
@@ -91,107 +125,16 @@ class ReadsItsWeight(nn.Module):
         return self.b(torch.tanh(self.a(x))) * self.read(self.a, x)
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda layer, x: layer.weight.detach().square().sum(),
-        lambda layer, x: F.linear(x, layer.weight.detach()).mean(),
-        lambda layer, x: layer.bias.detach().exp().sum(),
-        lambda layer, x: torch.stack([layer.bias.detach(), x[0]]).sum(),
-    ],
-)
-def test_a_weight_may_be_read_without_a_gradient(read) -> None:
-    assert_like_the_loop(lambda: ReadsItsWeight(read))
+def jacobian(layer: nn.Module, x: Tensor) -> Tensor:
+    """A derivative of the network's own, through which no gradient goes."""
+    slopes = torch.vmap(torch.func.jacrev(lambda row: layer(row).tanh()))(x)
+    return slopes.detach().sum()
 
 
-def test_a_layer_may_be_used_without_its_bias_where_nobody_wants_gradients() -> None:
-    class Asks(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.no_grad():
-                scale = F.linear(x, self.a.weight).square().mean()
-                scale = scale + F.linear(x, torch.ones_like(self.a.weight), self.a.bias).mean()
-            return self.b(self.a(x).tanh()) * scale
-
-    assert_like_the_loop(Asks)
-
-
-def test_closures_may_fill_one_buffer() -> None:
-    """Accumulation: x of the first closure is gone when the second has filled the buffer."""
-    particles = ol.Ensemble(mlp, 3).double()
-    modules, log_weights = loop(
-        particles,
-        sgd,
-        list(batches(3, (8, 6), torch.float64)),
-        loss=lambda m, x, y: sum(
-            F.cross_entropy(m(part), label)
-            for part, label in zip(x.split(4), y.split(4), strict=True)
-        ),
-    )
-    pf = ol.WeightedParticleFilter(particles, sgd(particles.parameters()))
-    buffer = torch.empty(4, 6, dtype=torch.float64)
-    for x, y in batches(3, (8, 6), torch.float64):
-        pf.step(
-            [
-                lambda part=part, label=label: cross_entropy(particles(buffer.copy_(part)), label)
-                for part, label in zip(x.split(4), y.split(4), strict=True)
-            ]
-        )
-    assert_same_networks(particles, modules, TOLERANCE)
-    torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=TOLERANCE)
-
-
-def adversarial(network, x: Tensor, y: Tensor, loss) -> Tensor:
-    """The loss on examples that the network itself, as it is now, finds hard (FGSM)."""
-    with torch.enable_grad():
-        x = x.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(loss(network(x), y).sum(), x)
-    return loss(network(x.detach() + 0.1 * slope), y)
-
-
-def test_examples_may_be_made_inside_the_closure() -> None:
-    """One particle at a time sees its own gradient, so each gets a closure over its own network."""
-    particles = ol.Ensemble(mlp, 3).double()
-    data = list(batches(4, dtype=torch.float64))
-    modules, log_weights = loop(
-        particles, sgd, data, loss=lambda m, x, y: adversarial(m, x, y, F.cross_entropy)
-    )
-    pf = ol.WeightedParticleFilter(particles, sgd(particles.parameters()))
-
-    def own(x: Tensor) -> Tensor:
-        return particles(x, per_particle=True)
-
-    for x, y in data:
-        each = x.expand(3, *x.shape)
-        pf.step(lambda each=each, y=y: adversarial(own, each, y, cross_entropy))
-    assert_same_networks(particles, modules, TOLERANCE)
-    torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=TOLERANCE)
-
-
-def test_examples_may_be_made_in_a_buffer() -> None:
-    """In the second evaluation the buffer holds other examples than those of the gradient."""
-    particles = ol.Ensemble(mlp, 3).double()
-    written = copy.deepcopy(particles)
-    written.fast = False
-    results = []
-    for p in (particles, written):
-        buffer = torch.zeros(4, 6, dtype=torch.float64)
-        pf = ol.WeightedParticleFilter(p, sgd(p.parameters()))
-        for x, y in batches(3, dtype=torch.float64):
-
-            def closure(p=p, x=x, y=y, buffer=buffer) -> Tensor:
-                with torch.enable_grad():
-                    leaf = x.clone().requires_grad_()
-                    (slope,) = torch.autograd.grad(cross_entropy(p(leaf), y).sum(), leaf)
-                return cross_entropy(p(buffer.copy_(x + slope)), y)
-
-            pf.step(closure)
-        results.append([*p.state_dict().values(), pf.log_weights])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
+@torch.no_grad()
+def without_bias(layer: nn.Module, x: Tensor) -> Tensor:
+    scale = F.linear(x, layer.weight).square().mean()
+    return scale + F.linear(x, torch.ones_like(layer.weight), layer.bias).mean()
 
 
 class Adds(nn.Module):
@@ -200,65 +143,152 @@ class Adds(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("layer", [nn.ReLU(inplace=True), nn.Tanh(), Adds()], ids=repr)
-def test_what_a_layer_returns_may_be_changed_in_place(layer: nn.Module) -> None:
-    assert_like_the_loop(lambda: nn.Sequential(nn.Linear(6, 8), layer, nn.Linear(8, 3)))
+def between(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), layer, nn.Linear(8, 3))
+
+
+NETWORKS = {
+    "tied": Tied,
+    "used twice": UsedTwice,
+    "fed by parameters": FromParameters,
+    "weight read": lambda: ReadsItsWeight(lambda layer, x: layer.weight.detach().square().sum()),
+    "weight used": lambda: ReadsItsWeight(lambda a, x: F.linear(x, a.weight.detach()).mean()),
+    "bias read": lambda: ReadsItsWeight(lambda layer, x: layer.bias.detach().exp().sum()),
+    "without bias": lambda: ReadsItsWeight(without_bias),
+    "own derivative": lambda: ReadsItsWeight(jacobian),
+    "ReLU in place": lambda: between(nn.ReLU(inplace=True)),
+    "tanh": lambda: between(nn.Tanh()),
+    "adds in place": lambda: between(Adds()),
+}
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.1], ids=["", "clipped"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers_used_in_odd_ways(name: str, max_grad_norm: float | None) -> None:
+    assert_like_the_loop(NETWORKS[name], max_grad_norm=max_grad_norm)
+
+
+def sizes(network) -> Tensor:
+    """sum theta^2 of a network, or of each particle."""
+    squares = [p.square() for p in network.parameters()]
+    if isinstance(network, ol.Ensemble):
+        return sum(square.flatten(1).sum(1) for square in squares)
+    return sum(square.sum() for square in squares)
+
+
+def reads(name: str, alias):
+    """A loss that reads a parameter outside of the network, where only the values tell of it."""
+
+    def losses(network, x: Tensor, y: Tensor, loss) -> Tensor:
+        value = alias(network.get_parameter(name))
+        dims = (-2, -1) if name.endswith("weight") else -1
+        return loss(network(x), y) * value.square().sum(dims)
+
+    return losses
+
+
+def slope_penalty(network, x: Tensor, y: Tensor, loss) -> Tensor:
+    """The inner gradient is part of the loss, not of the step."""
+    with torch.enable_grad():
+        each = x.expand(3, *x.shape) if isinstance(network, ol.Ensemble) else x
+        each = each.clone().requires_grad_()
+        options = {"per_particle": True} if isinstance(network, ol.Ensemble) else {}
+        outputs = network(each, **options)
+        (slope,) = torch.autograd.grad(outputs.square().sum(), each, create_graph=True)
+    return loss(outputs, y) + 0.1 * slope.square().sum((-2, -1))
+
+
+def adversarial(network, x: Tensor, y: Tensor, loss) -> Tensor:
+    """The loss on examples that the network itself, as it is now, finds hard (FGSM)."""
+    options = {"per_particle": True} if isinstance(network, ol.Ensemble) else {}
+    each = x.expand(3, *x.shape) if options else x
+    with torch.enable_grad():
+        each = each.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(loss(network(each, **options), y).sum(), each)
+    return loss(network(each.detach() + 0.1 * slope, **options), y)
+
+
+LOSSES = {
+    "L2 term": lambda network, x, y, loss: loss(network(x), y) + 0.1 * sizes(network),
+    "weight": reads("0.weight", Tensor.detach),
+    "bias": reads("0.bias", Tensor.detach),
+    "data": reads("0.weight", lambda p: p.data),
+    "numpy": reads("0.weight", lambda p: torch.from_numpy(p.detach().numpy())),
+    "gradient of inputs": slope_penalty,
+    "examples of its own": adversarial,
+}
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.1], ids=["", "clipped"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_that_read_the_parameters_see_them_moved(name: str, max_grad_norm) -> None:
+    assert_like_the_loop(mlp, LOSSES[name], max_grad_norm=max_grad_norm)
+
+
+def test_closures_may_fill_one_buffer() -> None:
+    """Accumulation: x of the first closure is gone when the second has filled the buffer."""
+    pf = weighted()
+    buffer = torch.empty(4, 6, dtype=torch.float64)
+    data = list(batches(3, (8, 6), torch.float64))
+
+    def whole(module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(module(x[:4]), y[:4]) + F.cross_entropy(module(x[4:]), y[4:])
+
+    modules, log_weights = loop(pf.particles, sgd, data, loss=whole)
+
+    def half(x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(pf.particles(buffer.copy_(x)), y)
+
+    for x, y in data:
+        pf.step([partial(half, x[:4], y[:4]), partial(half, x[4:], y[4:])])
+    assert_same_networks(pf.particles, modules, TOLERANCE)
+    torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=TOLERANCE)
 
 
 def test_a_hook_on_a_weight_is_called() -> None:
     """It masks the gradient, as pruning does: half of the first layer stays."""
-    particles = ol.Ensemble(mlp, 3).double()
-    weight = particles.get_parameter("0.weight")
+    pf = weighted()
+    weight = pf.particles.get_parameter("0.weight")
     mask = (torch.arange(6) % 2).double()
     weight.register_hook(lambda gradient: gradient * mask)
     before = weight.detach().clone()
-    pf = ol.WeightedParticleFilter(particles, sgd(particles.parameters()))
-    for x, y in batches(2, dtype=torch.float64):
-        pf.step(lambda x=x, y=y: cross_entropy(particles(x), y))
+    take_step(pf)
     stayed = weight.detach() == before
     assert torch.equal(stayed, (mask == 0).expand_as(stayed))
 
 
-@pytest.mark.parametrize("read", ["weight", "bias"])
-def test_a_closure_may_read_parameters_without_a_gradient(read: str) -> None:
-    """Outside of the network, where nothing but the values tells of it."""
-
-    def losses(network, x: Tensor, y: Tensor, loss) -> Tensor:
-        value = network.get_parameter(f"0.{read}").detach()
-        size = value.square().flatten(value.dim() - (2 if read == "weight" else 1)).sum(-1)
-        return loss(network(x), y) * size
-
-    assert_like_the_loop(mlp, losses)
-
-
-@pytest.mark.parametrize(
-    "alias",
-    [Tensor.detach, lambda p: p.data, lambda p: torch.from_numpy(p.detach().numpy())],
-    ids=["detached", "data", "numpy"],
-)
-def test_a_closure_may_read_a_view_of_a_parameter_that_was_made_long_before(alias) -> None:
-    found = []
-    for fast in (True, False):  # without it, parameters are written at once
-        particles = ol.Ensemble(mlp, 3, fast=fast).double()
-        pf = ol.WeightedParticleFilter(particles, sgd(particles.parameters()))
-        view = alias(particles.get_parameter("0.weight"))
-        for x, y in batches(3, dtype=torch.float64):
-            size = lambda view=view: view.square().sum((-1, -2))  # noqa: E731
-            pf.step(lambda p=particles, x=x, y=y, size=size: cross_entropy(p(x), y) * size())
-        found.append(pf.log_weights)
-    torch.testing.assert_close(*found, rtol=0, atol=TOLERANCE)
+@pytest.mark.parametrize("frozen", ["0.bias", "0.weight", "2.bias", "2.weight"])
+@pytest.mark.parametrize("how", ["no gradient", "not the optimizer's"])
+def test_what_is_not_trained_stays(frozen: str, how: str) -> None:
+    particles = ol.Ensemble(mlp, 3)
+    parameters = dict(particles.named_parameters())
+    if how == "no gradient":
+        parameters[frozen].requires_grad_(False)
+    else:
+        del parameters[frozen]
+    pf = ol.WeightedParticleFilter(particles, sgd(parameters.values()))
+    before = copy.deepcopy(particles.state_dict())
+    x, y = next(batches(1))
+    pf.step(lambda: cross_entropy(particles(x), y))
+    for name, tensor in particles.state_dict().items():
+        assert torch.equal(tensor, before[name]) == (name == frozen)
 
 
-def test_a_network_may_read_a_layer_in_a_derivative_of_its_own() -> None:
-    class Sensitive(nn.Module):
-        """Scaled by its own Jacobian, through which no gradient goes."""
+@pytest.mark.parametrize("who", ["own hook", "global hook", "wrapped step"])
+def test_whoever_listens_to_the_optimizer_is_called_with_gradients(who: str) -> None:
+    pf = weighted()
+    seen = []
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
+    def look(*_: object) -> None:
+        seen.append(all(p.grad is not None for p in pf.particles.parameters()))
 
-        def forward(self, x: Tensor) -> Tensor:
-            jacobian = torch.vmap(torch.func.jacrev(lambda row: self.a(row).tanh()))(x)
-            return self.b(self.a(x).tanh() * jacobian.detach().sum(-1))
-
-    assert_like_the_loop(Sensitive)
+    inner = pf.optimizer.step
+    if who == "own hook":
+        pf.optimizer.register_step_post_hook(look)
+    elif who == "wrapped step":
+        pf.optimizer.step = lambda: (inner(), look())
+    handle = register_optimizer_step_post_hook(look) if who == "global hook" else None
+    take_step(pf)
+    if handle is not None:
+        handle.remove()
+    assert seen == [True]
