@@ -1,4 +1,4 @@
-"""Plain SGD takes its steps inside the backward pass of Linear layers, and still is a plain loop."""
+"""Plain SGD takes its steps inside the backward pass of Linear layers, and is a plain loop."""
 
 import copy
 from functools import partial

@@ -8,17 +8,16 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Self, SupportsIndex
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import _add_batch_dim, _remove_batch_dim
 from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
-from torch.utils import _pytree as pytree
-from torch.utils._pytree import tree_map, tree_map_only
-from torch.utils.checkpoint import checkpoint
+from torch.utils._pytree import tree_map_only
 
 from . import random
+from .calls import at_axes, explain, particle_axes, run_chunks
 from .device import find_device
 from .initialization import Perturb, chosen_indices, initial_modules, whole_seed
 from .precision import PRECISIONS, matrix_precision
@@ -238,14 +237,14 @@ class Ensemble(nn.Module):
         inputs = args, kwargs
         axes = None
         if per_particle or in_dims is not None:
-            axes = self._axes(args, kwargs, in_dims, per_particle)
+            axes = particle_axes(self.n, args, kwargs, in_dims, per_particle)
         tensors = self._stacked_tensors()
         counter = self._draws if self._replayed is None else self._replayed
         evaluating = getattr(self._thread, "evaluating", 0) > 0
         if self.chunk_size is None or self.chunk_size >= self.n:
-            run = self._run
+            run = self._run_some
         else:
-            run = self._run_chunks
+            run = partial(run_chunks, self, self.chunk_size)
         outputs, buffers, drawn = run(counter, evaluating, tensors, self._indices, inputs, axes)
         if buffers and self._replayed is None:
             with torch.no_grad():
@@ -271,33 +270,6 @@ class Ensemble(nn.Module):
                     "move one to the other with .to()"
                 )
 
-    def _axes(self, args: Any, kwargs: Any, in_dims: Any, per_particle: bool) -> Any:
-        """The particle axis of each input, nested like (args, kwargs); None if shared."""
-        leaves, tree = pytree.tree_flatten((args, kwargs))
-        axes: Any = [0] * len(leaves)
-        if in_dims is not None:
-            if per_particle:
-                raise ValueError("give in_dims or per_particle=True, not both")
-            dims = tuple(in_dims) if isinstance(in_dims, (tuple, list)) else (in_dims,) * len(args)
-            if len(dims) != len(args):
-                raise ValueError(f"in_dims has {len(dims)} entries for {len(args)} inputs")
-            axes = pytree._broadcast_to_and_flatten((dims, dict.fromkeys(kwargs)), tree)
-            if axes is None:
-                raise ValueError(f"in_dims must be nested like the inputs, got {in_dims}")
-        return pytree.tree_unflatten(list(map(self._axis, leaves, axes)), tree)
-
-    def _axis(self, leaf: Any, dim: Any) -> int | None:
-        """The particle axis of an input: `dim`, or None if it is not a tensor."""
-        if dim is None or not isinstance(leaf, Tensor):
-            return None
-        exists = isinstance(dim, int) and -leaf.dim() <= dim < leaf.dim()
-        if not exists or leaf.shape[dim] != self.n:
-            raise ValueError(
-                f"an input per particle needs {self.n} entries along axis {dim}, "
-                f"got shape {tuple(leaf.shape)}"
-            )
-        return dim % leaf.dim()
-
     def _stacked_tensors(self) -> list[Tensor]:
         """The networks' tensors `[N, ...]`: parameters, then buffers."""
         tensors = []
@@ -312,53 +284,7 @@ class Ensemble(nn.Module):
             tensors.append(tensor)
         return tensors
 
-    def _run_chunks(
-        self,
-        counter: Tensor,
-        evaluating: bool,
-        tensors: list[Tensor],
-        indices: Tensor,
-        inputs: Any,
-        axes: Any,
-    ) -> tuple[Any, list[Tensor], int]:
-        """Run one chunk after another; the backward pass runs each again with the same noise."""
-        assert self.chunk_size is not None
-        run: Callable[..., Any] = self._run
-        if torch.is_grad_enabled():
-            # The state of torch's generators cannot be read while a CUDA graph is recorded.
-            recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-            run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=not recording)
-        # split's backward is one concatenation; slicing would pad every chunk's gradient to N
-        parts = [tensor.split(self.chunk_size) for tensor in tensors]
-        attributes = self._attributes()
-        results = []
-        start = 0
-        for own_indices, *own in zip(indices.split(self.chunk_size), *parts, strict=True):
-            # a recomputation must not see the buffers updated
-            own[self._first_buffer :] = [b.clone() for b in own[self._first_buffer :]]
-            chunk = partial(torch.narrow, start=start, length=len(own_indices))
-            own_inputs = _at_axes(chunk, inputs, axes)
-            results.append(run(counter.clone(), evaluating, own, own_indices, own_inputs, axes))
-            start += len(own_indices)
-            if self._attributes() != attributes:
-                raise RuntimeError(
-                    "this network keeps a tensor as an attribute between calls, which chunks would "
-                    "share: register it as a buffer, or use chunk_size=None"
-                )
-        outputs, buffers, drawn = zip(*results, strict=True)
-        joined = tree_map(_joined, *outputs)
-        return joined, [torch.cat(part) for part in zip(*buffers, strict=True)], drawn[0]
-
-    def _attributes(self) -> list[tuple[str, int]]:
-        """The tensors that layers hold besides parameters and buffers."""
-        held = []
-        for layer in self._layers:
-            for name, value in vars(layer).items():
-                if isinstance(value, Tensor):
-                    held.append((name, id(value)))
-        return held
-
-    def _run(
+    def _run_some(
         self,
         counter: Tensor,
         evaluating: bool,
@@ -377,7 +303,8 @@ class Ensemble(nn.Module):
         with matrix_precision(self.precision, self.device), self._lock:
             if self.n == 1 and not reduced:
                 tensors = [tensor[0] for tensor in tensors]
-                inputs = _at_axes(lambda tensor, axis: tensor.select(axis, 0), inputs, axes)
+                if axes is not None:
+                    inputs = at_axes(lambda tensor, axis: tensor.select(axis, 0), inputs, axes)
                 answer = self._fill_and_call(counter, evaluating, tensors, indices[0], inputs)
                 return _outside(lambda tensor: tensor.unsqueeze(0), *answer)
             n = len(indices)
@@ -386,17 +313,19 @@ class Ensemble(nn.Module):
                 with vmap_increment_nesting(n, "different") as level:
                     tensors = [_add_batch_dim(tensor, 0, level) for tensor in tensors]
                     index = _add_batch_dim(indices, 0, level)
-                    inputs = _at_axes(lambda t, axis: _add_batch_dim(t, axis, level), inputs, axes)
+                    if axes is not None:
+                        enter = partial(_inside, level=level)
+                        inputs = at_axes(enter, inputs, axes)
                     answer = self._fill_and_call(counter, evaluating, tensors, index, inputs)
                     return _outside(lambda t: _remove_batch_dim(t, level, n, 0), *answer)
             except RuntimeError as error:
-                _explain(error, self.template)
+                explain(error, self.template)
                 raise
 
     def _fill_and_call(
         self, counter: Tensor, evaluating: bool, tensors: list[Tensor], index: Tensor, inputs: Any
     ) -> tuple[Any, list[Tensor], int]:
-        """Call the network with these tensors in its places: as `_run`, for one particle."""
+        """Call the network with these tensors in its places: as `_run_some`, for one particle."""
 
         def keys(stream: int) -> Tensor:
             return random.particle_keys(self.seed, counter, index, stream)
@@ -481,11 +410,8 @@ class Ensemble(nn.Module):
         return f"n={self.n}, network={network}, seed={self.seed}, precision={self.precision!r}"
 
 
-def _at_axes(function: Callable[[Tensor, int], Tensor], inputs: Any, axes: Any) -> Any:
-    """Replace the inputs per particle by `function(tensor, axis)`; shared ones stay."""
-    if axes is None:
-        return inputs
-    return tree_map(lambda x, axis: x if axis is None else function(x, axis), inputs, axes)
+def _inside(tensor: Tensor, axis: int, level: int) -> Tensor:
+    return _add_batch_dim(tensor, axis, level)
 
 
 def _outside(
@@ -497,16 +423,45 @@ def _outside(
     return tree_map_only(Tensor, leave, output), [leave(buffer) for buffer in buffers], drawn
 
 
-def _joined(*parts: Any) -> Any:
-    return torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0]
+class Draws:
+    """What the next forward passes of an ensemble will draw: its own noise and torch's."""
+
+    def __init__(self, particles: Ensemble) -> None:
+        self.particles = particles
+        self.counter = particles.noise_counter.clone()
+        self.buffers = [(b, b.clone()) for b in particles.particle_buffers().values()]
+        generators = _generators(particles.device)
+        self.generators = [(generator, generator.get_state()) for generator in generators]
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Forward passes inside draw the same numbers again and change no buffers."""
+        now = [(generator, generator.get_state()) for generator, _ in self.generators]
+        for generator, state in self.generators:
+            generator.set_state(state)
+        try:
+            with self.particles.replay(self.counter):
+                yield
+        finally:
+            for generator, state in now:
+                generator.set_state(state)
+
+    @torch.no_grad()
+    def rewind(self) -> None:
+        """Go back to where nothing had been drawn and no buffer had changed."""
+        self.particles.noise_counter.copy_(self.counter)
+        for buffer, value in self.buffers:
+            buffer.copy_(value)
+        for generator, state in self.generators:
+            generator.set_state(state)
 
 
-def _explain(error: RuntimeError, network: nn.Module) -> None:
-    """Raise a message about the network for an error of `vmap`."""
-    first = str(error).split(". ")[0]
-    if "vmap" in first or "Batching rule" in first:
-        raise RuntimeError(
-            f"{type(network).__name__} cannot run for several particles at once: its forward pass "
-            "does what torch.vmap does not, such as a branch on a tensor's value, .item(), or "
-            f"writing into a tensor that it made ({first})"
-        ) from error
+def _generators(device: torch.device) -> list[torch.Generator]:
+    """torch's generators; none while a CUDA graph is recorded, when they cannot be read."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return []
+    used = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        used.append(torch.cuda.default_generators[index])
+    return used

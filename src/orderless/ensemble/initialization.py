@@ -21,6 +21,12 @@ class Perturb:
 
     `base="one"`: all particles perturb one network (the paper's code); `base="fresh"`: each
     perturbs its own (the paper's text).
+
+    >>> import torch, orderless as ol
+    >>> trained = torch.nn.Linear(3, 2)
+    >>> particles = ol.Ensemble(lambda: trained, n=4, init=ol.Perturb(0.01, 0.01))
+    >>> bool((particles.weight - trained.weight).abs().max() < 0.1)
+    True
     """
 
     low: float = 0.001

@@ -170,7 +170,8 @@ def _linear(
     mode: ParticleRules, input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     castable = input.dtype == weight.dtype or torch.is_autocast_enabled(input.device.type)
-    if not _stacked(weight, bias) or weight.dim() != 2 or not castable:
+    stacked = is_batchedtensor(weight) and (bias is None or is_batchedtensor(bias))
+    if not stacked or weight.dim() != 2 or not castable:
         return F.linear(input, weight, bias)
     if input.shape[-1] != weight.shape[-1]:
         shape, width = list(input.shape), weight.shape[-1]

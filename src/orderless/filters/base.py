@@ -17,7 +17,7 @@ from ..cuda.compiled import CompiledStep
 from ..ensemble import Ensemble
 from ..ensemble.parameter import per_particle_view
 from ..ensemble.stacking import check_same_shapes
-from .weights import effective_sample_size, is_finite, normalize, temper, temperature_for
+from .weights import effective_sample_size, normalize, temper, temperature_for
 
 NOBODY = (
     "no particle is left with a finite loss and gradient: lower the learning rate or look at the "
@@ -310,7 +310,7 @@ class ParticleFilter(Predictor):
 
     def living(self, losses: Tensor) -> Tensor:
         """Who has a weight and a finite loss `[N]`; on the CPU, raise if nobody does."""
-        living = is_finite(self.raw_log_weights - losses)  # the weight may be 0
+        living = (self.raw_log_weights - losses).isfinite()
         if losses.device.type == "cpu" and not living.any():
             raise FloatingPointError(
                 "no particle has a finite loss: look at the data of this step; nothing has changed"
@@ -326,7 +326,7 @@ class ParticleFilter(Predictor):
             state = self.raw_log_weights, self._log_evidence, self.alive, self._failed, self.steps
             fused.reweigh(gain, alive, *state)
             return
-        alive = alive & is_finite(gain)
+        alive = alive & gain.isfinite()
         grown = torch.where(alive, self.raw_log_weights + gain, -torch.inf)
         evidence = torch.logsumexp(grown, 0)
         failed = evidence.isneginf()

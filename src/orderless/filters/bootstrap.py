@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..cuda import fused
 from ..ensemble import Ensemble, Perturb, random
-from ..ensemble.draws import Draws
+from ..ensemble.ensemble import Draws
 from ..ensemble.parameter import per_particle_view
 from ..ensemble.precision import matrix_precision
 from .base import Closure, ParticleFilter, StepInfo
@@ -39,6 +39,16 @@ class BootstrapParticleFilter(ParticleFilter):
             `"paper"`: resample by w e^{-L}, perturb, weigh by e^{-L}; this counts the data twice.
         ess_threshold: `"sir"` resamples when the ESS falls below it (default N/2).
         options: `link`, `min_ess` and `check_every`, as in every filter.
+
+    >>> import torch, orderless as ol
+    >>> x, y = torch.ones(16, 1), torch.full((16, 1), 0.5)
+    >>> particles = ol.Ensemble(lambda: torch.nn.Linear(1, 1), n=200, seed=0)
+    >>> pf = ol.BootstrapParticleFilter(particles, perturbation=0.02, link="identity")
+    >>> loss = ol.per_particle(torch.nn.functional.mse_loss)
+    >>> for _ in range(30):
+    ...     info = pf.step(lambda: 10 * loss(particles(x), y))
+    >>> bool((pf.predict(x) - 0.5).abs().max() < 0.1)
+    True
     """
 
     def __init__(

@@ -17,7 +17,7 @@ ever, its parameters are what they have become, and nothing reads them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -25,24 +25,19 @@ import torch
 from torch import Tensor
 
 from ..ensemble import Ensemble
-from ..ensemble.draws import Draws
+from ..ensemble.ensemble import Draws
 from ..ensemble.linear import descending, descent_rates
 from ..ensemble.parameter import squared_norms
 from ..ensemble.precision import matrix_precision
-from .base import Closure, ParticleFilter, StepInfo, copied, total
-from .optimizers import (
+from .base import Closure, ParticleFilter, StepInfo, total
+from .optimized import (
+    OptimizedFilter,
     Tangent,
-    check_optimizer,
-    check_state,
     clear_gradients,
     clip_gradients,
     gradients_of,
-    load_state,
-    move_state,
     take_step,
 )
-from .penalties import UpdateHooks, attach, move_penalties, penalty_sum, recorded
-from .weights import is_finite
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,7 @@ class Uniform(Weighting):
         return level - torch.where(step.alive, step.log_weights, 0.0)
 
 
-class GradientFilter(ParticleFilter):
+class GradientFilter(OptimizedFilter):
     """Gradient steps with weights by any rule; see `Weighting`.
 
     The gradient is that of loss + penalty; the weights use the loss only, unless `weigh_penalty`: a
@@ -136,8 +131,6 @@ class GradientFilter(ParticleFilter):
     torch.Size([3])
     """
 
-    plain_state = ("seed", "optimizer")
-
     def __init__(
         self,
         particles: Ensemble,
@@ -148,35 +141,12 @@ class GradientFilter(ParticleFilter):
         weigh_penalty: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(particles, **options)
-        check_optimizer(optimizer, particles)
+        super().__init__(particles, optimizer, **options)
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm}")
-        self.optimizer = optimizer
         self.weighting = weighting
         self.max_grad_norm = max_grad_norm
         self.weigh_penalty = weigh_penalty
-        self.hooks: list[UpdateHooks] = []
-        self.registrations = 0  # the number of calls of `register`
-
-    def register(self, hooks: UpdateHooks, closed: bool | None = None) -> None:
-        """Apply a penalty (EWC, SI, LwF) in every step from now on.
-
-        With SGD a quadratic penalty takes its own closed step after the optimizer's; any other
-        penalty, and every penalty with another optimizer, is a term of the gradient.
-        `closed=False` means the gradient with SGD as well. A penalty that is also part of
-        `step(penalty=...)` counts once. Strengths in the literature are for Adam and a penalty in
-        the gradient.
-
-        Other objects with `before_update()` and `after_update()` have these called around every
-        optimizer step.
-        """
-        if closed is None and self.weigh_penalty and self.weighting.reads == "slope":
-            closed = False  # the weights need the penalty's gradient
-        attach(hooks, self.optimizer, closed)
-        if hooks not in self.hooks:
-            self.hooks.append(hooks)
-        self.registrations += 1
 
     def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
         """Algorithm 1."""
@@ -195,7 +165,7 @@ class GradientFilter(ParticleFilter):
 
             # x <- x - sigma^2 grad L(x); what the backward pass has moved has no gradient here
             if self.weighting.reads is None:  # otherwise a bad gradient shows where the step ends
-                alive &= is_finite(squared_norms([*gradients_of(self.optimizer), *slopes]))
+                alive &= squared_norms([*gradients_of(self.optimizer), *slopes]).isfinite()
             clip_gradients(self.optimizer, self.max_grad_norm)
             for hooks in self.hooks:
                 hooks.before_update()
@@ -208,7 +178,7 @@ class GradientFilter(ParticleFilter):
                 energy = loss.double()
                 if penalties is not None:
                     penalties = penalties.detach()
-                    alive &= is_finite(penalties)
+                    alive &= penalties.isfinite()
                     energy = energy + penalties if self.weigh_penalty else energy
                 loss_after = None
                 energy_after = slope = energy
@@ -230,7 +200,7 @@ class GradientFilter(ParticleFilter):
         The other closures are differentiated at once. The penalty is differentiated together with
         the last one, so that it can use that closure's outputs instead of computing them again.
         """
-        parts = []
+        parts: list[Tensor] = []
         with torch.enable_grad():
             for closure in closures:
                 for earlier in parts[-1:]:
@@ -242,7 +212,7 @@ class GradientFilter(ParticleFilter):
                         "particles(x), outside of torch.no_grad()"
                     )
                 parts.append(losses)
-            penalties = self._penalties(penalty, outputs)
+            penalties = self.penalty_sum(penalty, outputs)
         return losses, total([part.detach() for part in parts]), penalties
 
     def _backward(
@@ -288,36 +258,12 @@ class GradientFilter(ParticleFilter):
             parts.append(losses)
         loss = total(parts)
         # the penalty follows the losses, as in the first evaluation, so that it draws the same
-        penalties = self._penalties(penalty, outputs) if self.weigh_penalty else None
+        penalties = self.penalty_sum(penalty, outputs) if self.weigh_penalty else None
         return loss, loss if penalties is None else total([*parts, penalties])
-
-    def _penalties(self, penalty: Closure | None, outputs: Any) -> Tensor | None:
-        """The sum of the given penalty and the registered ones `[N]`."""
-        if penalty is None and not self.hooks:
-            return None
-        return penalty_sum(self, penalty, outputs)
 
     def recorded_settings(self) -> tuple[Any, ...]:
         seen = repr(self.weighting), self.max_grad_norm, self.weigh_penalty
-        return *seen, self.registrations, len(self.hooks), *recorded(self.hooks)
-
-    def to(self, *args: Any, **options: Any) -> Any:
-        super().to(*args, **options)
-        move_state(self.optimizer, self.particles.device)
-        move_penalties(self.hooks, self.particles.device)
-        return self
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "optimizer": copied(self.optimizer.state_dict())}
-
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        super().check_state(state)
-        check_state(self.optimizer, state["optimizer"])
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.check_state(state)
-        load_state(self.optimizer, state["optimizer"], self.particles.device)  # it may still raise
-        super().load_state_dict(state)
+        return *super().recorded_settings(), *seen
 
 
 def _differentiate(losses: Tensor, retain_graph: bool = False) -> None:

@@ -15,11 +15,6 @@ def log_mean(log_values: Tensor) -> Tensor:
     return torch.logsumexp(log_values, 0) - torch.logsumexp(torch.zeros_like(log_values), 0)
 
 
-def is_finite(values: Tensor) -> Tensor:
-    """`values.isfinite()` in two kernels instead of four."""
-    return values.abs() < torch.inf
-
-
 def effective_sample_size(log_weights: Tensor) -> Tensor:
     """ESS = 1 / sum w^2 of normalised weights: 1 if one particle has all of it, N if all share."""
     return torch.exp(-torch.logsumexp(2.0 * log_weights, 0))
