@@ -48,6 +48,27 @@ def test_all_of_the_library_is_small_and_needs_no_command() -> None:
     assert "orderless.cli" not in ours
 
 
+WITHOUT_EXTRAS = """
+import torch, torch.nn.functional as F, orderless as ol
+particles = ol.Ensemble(lambda: torch.nn.Linear(3, 2), n=4, seed=0)
+pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+x, y, loss = torch.ones(5, 3), torch.zeros(5, dtype=torch.long), ol.per_particle(F.cross_entropy)
+pf.compile(lambda x, y: loss(particles(x), y))(x, y)
+try:
+    ol.ExactClassifier
+except ImportError as error:
+    assert "pip install" in str(error)
+else:
+    raise AssertionError("scikit-learn was not out of reach")
+"""
+
+
+def test_the_library_works_where_no_extra_is_installed() -> None:
+    extras = ["typer", "rich", "pandas", "PIL", "sklearn", "scipy", "ray", "triton", "river"]
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({extras}))"  # cannot be imported
+    loaded_after(hidden + WITHOUT_EXTRAS)
+
+
 def test_every_public_name_resolves_and_there_are_no_others() -> None:
     for name in NAMES:
         assert getattr(orderless, name) is not None
