@@ -97,18 +97,16 @@ def pytest_runtest_call(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Faults that tests injected and survived, and cases of the fuzz: `record_property`."""
-    counted, passed = Counter(), Counter()
+    """Faults that tests injected and survived: `record_property`."""
+    injected, survived = Counter(), 0
     for outcome, reports in terminalreporter.stats.items():
         for report in reports:
             if getattr(report, "when", None) == "call":
                 for name, count in report.user_properties:
-                    if name.startswith(("fault: ", "fuzz: ")):
-                        counted[name] += count
-                        passed[name] += count * (outcome == "passed")
-    for kind, what in (("fault: ", "faults injected"), ("fuzz: ", "fuzz cases")):
-        names = sorted(name for name in counted if name.startswith(kind))
-        if names:
-            parts = ", ".join(f"{counted[name]:,} {name.removeprefix(kind)}" for name in names)
-            all_of, well = sum(counted[n] for n in names), sum(passed[n] for n in names)
-            terminalreporter.write_line(f"{what}: {all_of:,} ({parts}); survived: {well:,}")
+                    if name.startswith("fault: "):
+                        injected[name.removeprefix("fault: ")] += count
+                        survived += count * (outcome == "passed")
+    if injected:
+        parts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(injected.items()))
+        total = injected.total()
+        terminalreporter.write_line(f"faults injected: {total:,} ({parts}); survived: {survived:,}")
