@@ -48,7 +48,9 @@ def figure1(name: str, positions: Array, log_weights: Array, steps: Array) -> "F
     ends = (grid[0], grid[-1], grid[0], grid[-1])
     for axis in axes.flat[len(chosen) :]:
         axis.set_visible(False)
-    for axis, step, places_now, weights_now in zip(axes.flat, chosen, places, weights, strict=False):
+    for axis, step, places_now, weights_now in zip(
+        axes.flat, chosen, places, weights, strict=False
+    ):
         density = weighted_density(places_now, weights_now, grid, BANDWIDTH)
         image = axis.imshow(density / density.max(), "cividis", extent=ends, origin="lower",
                             aspect="auto", vmin=0, vmax=1)  # fmt: skip

@@ -114,7 +114,6 @@ def play(
     *,
     combine: str = "probs",
     episodes: int = 1,
-    normalize: bool = True,
     seed: int = 0,
 ) -> Score:
     """Play `episodes` whole episodes in every environment and return their returns.
@@ -122,11 +121,10 @@ def play(
     With `combine="probs"` the mixture plays in every environment. With `"accuracy"` one particle
     plays in each environment, and the number of a particle's environments is proportional to its
     weight. Only the first episodes of each environment count, so that short ones are not favoured.
-    `normalize` normalises the returns if the environment defines how. Episodes must end, by a time
-    limit if need be, because `play` waits for all of them. The environment is reset afterwards.
+    Returns are normalised if the environment defines how. Episodes must end, by a time limit if
+    need be, because `play` waits for all of them. The environment is reset afterwards.
     """
-    options = {"episodes": episodes, "normalize": normalize, "seed": seed}
-    return play_both(filter, env, combines=(combine,), **options)[combine]  # type: ignore[arg-type]
+    return play_both(filter, env, combines=(combine,), episodes=episodes, seed=seed)[combine]
 
 
 @torch.no_grad()
@@ -136,7 +134,6 @@ def play_both(
     *,
     combines: tuple[str, ...] = COMBINES,
     episodes: int = 1,
-    normalize: bool = True,
     seed: int = 0,
 ) -> dict[str, Score]:
     """`play` for all `combines` at once, each in an equal part of the environments."""
@@ -148,8 +145,7 @@ def play_both(
     weights = filter.weights
     share = env.n_envs // len(combines)
     players = torch.cat([_players(weights, share, combine) for combine in combines])
-    returns = _play(filter, env, players, episodes, seed)
-    returns = env.normalize(returns) if normalize else returns
+    returns = env.normalize(_play(filter, env, players, episodes, seed))
     parts = zip(combines, np.split(returns, len(combines)), players.split(share), strict=True)
     return {combine: _score(combine, weights, part, who) for combine, part, who in parts}
 

@@ -11,8 +11,8 @@ from orderless_lab.rl.kernels import convolution, triton_kernels
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SIZES = {"patches": "i32", "positions": "i32", "channels": "i32"}
-POOLING = {"FROM_H": 64, "FROM_W": 64, "TO_H": 32, "TO_W": 32, "SIDE": 3, "STRIDE": 2,
-           "PADDING": 1, "ROWS": 16, "COLUMNS": 128, "REMEMBER": True}  # fmt: skip
+POOLING = {"FROM_H": 64, "FROM_W": 64, "TO_H": 32, "TO_W": 32, "ROWS": 16, "COLUMNS": 128,
+           "REMEMBER": True}  # fmt: skip
 BYTES = {"winners": "*u8"}
 
 

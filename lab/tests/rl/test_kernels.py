@@ -112,10 +112,8 @@ def test_a_long_sum_over_positions_in_parts() -> None:
     torch.testing.assert_close(found[0], wanted, rtol=1e-4, atol=1e-3)  # 2560 terms
 
 
-@pytest.mark.parametrize(
-    ("window", "size"), [((3, 2, 1), (7, 6)), ((2, 2, 0), (6, 5)), ((4, 3, 2), (5, 7))]
-)
-def test_pooling_is_torchs(window: tuple[int, int, int], size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [(7, 6), (6, 5), (2, 3)])
+def test_pooling_is_torchs(size: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(0)
     # whole numbers, so that there are equals; and what a comparison may trip over
     x = torch.randint(-3, 3, (3, 5, *size), generator=generator).float().to(DEVICE)
@@ -123,13 +121,13 @@ def test_pooling_is_torchs(window: tuple[int, int, int], size: tuple[int, int]) 
     x[1, 1, :2, :2] = torch.inf
     x[2, 2, 1, 1] = torch.nan
     x = x.requires_grad_()
-    expected = F.max_pool2d(x, *window)
+    expected = F.max_pool2d(x, 3, 2, 1)
     slope = random(*expected.shape)
     (wanted,) = torch.autograd.grad(expected, x, slope)
     last = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
-    y = MaxPooling.apply(last, window)
+    y = MaxPooling.apply(last)
     with torch.no_grad():
-        without_winners = MaxPooling.apply(last, window)
+        without_winners = MaxPooling.apply(last)
     for found in (y, without_winners):
         torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(torch.autograd.grad(y, last, slope)[0], wanted)

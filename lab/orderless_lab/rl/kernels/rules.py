@@ -11,7 +11,7 @@ from torch import Tensor
 
 from orderless.ensemble.rules import register
 
-from .convolution import can_convolve, convolution
+from .convolution import both, can_convolve, convolution
 from .pooling import can_pool, max_pool
 
 
@@ -56,14 +56,24 @@ def convolution_rule(
     return one_by_one(convolution(x, wide, None if bias is None else bias.reshape(1, -1)), n)
 
 
-def pooling_rule(n: int, dims: Any, x: Tensor, *options: Any, **more: Any) -> Any:
+def pooling_rule(
+    n: int,
+    dims: Any,
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
     """The rule of `F.max_pool2d`."""
-    if x.dim() != 5:
+    if x.dim() != 5 or both(dilation) != (1, 1) or ceil_mode or return_indices:
         return NotImplemented
     wide = side_by_side(x, dims[0])
-    if not can_pool(wide, *options, **more):
+    if not can_pool(wide, kernel_size, stride, padding):
         return NotImplemented
-    return one_by_one(max_pool(wide, *options, **more), n)
+    return one_by_one(max_pool(wide), n)
 
 
 register(F.conv2d, convolution_rule)

@@ -142,25 +142,24 @@ def filters(
 def largest(
     source, result, winners, positions, channels,
     FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
-    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     REMEMBER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # result[m, c] = max over taps of source[under(m, tap), c]; winners: which tap it was
+    # result[m, c] = max over taps of source[under(m, tap), c]; winners: which of the 3 x 3 it was
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    h = (m // TO_W) % TO_H * STRIDE - PADDING
-    w = m % TO_W * STRIDE - PADDING
+    h = (m // TO_W) % TO_H * 2 - 1
+    w = m % TO_W * 2 - 1
     first = (m // (TO_H * TO_W) * FROM_H + h) * FROM_W + w
     seen = source + first.to(tl.int64)[:, None] * channels + c[None, :]
     inside = (m[:, None] < positions) & (c[None, :] < channels)
     best = tl.full([ROWS, COLUMNS], -float("inf"), source.dtype.element_ty)
     # as in torch: the first of equals (if all are -inf, the first tap that is inside), the last NaN
-    earliest = tl.maximum(-h, 0) * SIDE + tl.maximum(-w, 0)
+    earliest = tl.maximum(-h, 0) * 3 + tl.maximum(-w, 0)
     winner = tl.zeros([ROWS, COLUMNS], tl.int32) + earliest[:, None]
-    for tap in tl.static_range(SIDE * SIDE):
-        there = _within(h + tap // SIDE, FROM_H) & _within(w + tap % SIDE, FROM_W)
+    for tap in tl.static_range(9):
+        there = _within(h + tap // 3, FROM_H) & _within(w + tap % 3, FROM_W)
         values = tl.load(
-            seen + (tap // SIDE * FROM_W + tap % SIDE) * channels,
+            seen + (tap // 3 * FROM_W + tap % 3) * channels,
             mask=inside & there[:, None], other=-float("inf"),
         )  # fmt: skip
         if REMEMBER:
@@ -179,31 +178,28 @@ def largest(
 def to_winners(
     slope, winners, result, positions, channels,
     FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
-    SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     # result[m, c] = sum of the slopes of the windows over m that took their maximum from it
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    COVERING: tl.constexpr = (SIDE + STRIDE - 1) // STRIDE  # windows over m, along a side
-    row = (m // TO_W) % TO_H + PADDING
-    column = m % TO_W + PADDING
-    h = row // STRIDE  # the last window that may cover m
-    w = column // STRIDE
+    row = (m // TO_W) % TO_H + 1
+    column = m % TO_W + 1
+    h = row // 2  # the last of the at most 2 x 2 windows over m
+    w = column // 2
     last = ((m // (TO_H * TO_W) * FROM_H + h) * FROM_W + w).to(tl.int64)[:, None] * channels
     inside = (m[:, None] < positions) & (c[None, :] < channels)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for window in tl.static_range(COVERING * COVERING):
-        down = window // COVERING
-        right = window % COVERING
-        tap_h = row % STRIDE + down * STRIDE
-        tap_w = column % STRIDE + right * STRIDE
-        there = _within(h - down, FROM_H) & _within(w - right, FROM_W)
-        there = there & (tap_h < SIDE) & (tap_w < SIDE)
+    for window in tl.static_range(4):
+        down = window // 2
+        right = window % 2
+        tap_h = row % 2 + down * 2
+        tap_w = column % 2 + right * 2
+        there = _within(h - down, FROM_H) & _within(w - right, FROM_W) & (tap_h < 3) & (tap_w < 3)
         seen = inside & there[:, None]
         place = last + c[None, :] - (down * FROM_W + right) * channels
         winner = tl.load(winners + place, mask=seen, other=255)
         slopes = tl.load(slope + place, mask=seen, other=0.0).to(tl.float32)
-        total += tl.where(winner == (tap_h * SIDE + tap_w)[:, None], slopes, 0.0)
+        total += tl.where(winner == (tap_h * 3 + tap_w)[:, None], slopes, 0.0)
     place = m[:, None].to(tl.int64) * channels + c[None, :]
     tl.store(result + place, total.to(result.dtype.element_ty), mask=inside)
