@@ -30,7 +30,7 @@ for inputs, outputs, side in ((3, 128, 64), (16, 16, 32), (16, 32, 32), (32, 32,
         (triton_kernels.convolve, convolution._tile(inputs, outputs)),
         (triton_kernels.filters, convolution._filter_tile(inputs, outputs)),
     ):
-        constants = {"N": 8, "IN": inputs, "OUT": outputs, "H": side, "W": side, "SIDE": 3,
+        constants = {"N": 8, "IN": inputs, "OUT": outputs, "H": side, "W": side,
                      "HAS_BIAS": True, "PRECISION": "tf32", "HIGH": tile.patch[0],
                      "WIDE": tile.patch[1], "SPAN": tile.span, "SHARE": 1024, "ROWS": tile.rows,
                      "INNER": min(tile.inner, 256), "COLUMNS": tile.columns}  # fmt: skip

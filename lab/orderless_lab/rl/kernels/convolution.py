@@ -4,7 +4,7 @@ cuDNN computes a grouped convolution of narrow groups one group at a time. Here 
 the outputs of one particle at a block of positions: for every tap of the filter the inputs `[M, C]`
 under it times the filter's slice `[C, O]`, on tensor cores. Activations are channels-last with the
 particles side by side in the channels, `[B, H, W, N, C]` in memory, as in `rules.py`. Filters are
-square, the stride is 1 and the padding keeps the size, as in all layers of IMPALA.
+3x3, the stride is 1 and the padding keeps the size, as in all layers of IMPALA.
 
 The gradient with respect to the inputs is the same kernel with the filters turned around. The
 gradient with respect to the filters is a sum over positions, split into parts that are added in
@@ -90,8 +90,8 @@ def _block(size: int) -> int:
 
 
 def convolve(source: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
-    """The kernel over all positions: `[B, N*C, H, W]`, filters `[N, side, side, C, O]`."""
-    n, side, _, inputs, outputs = filters.shape
+    """The kernel over all positions: `[B, N*C, H, W]`, filters `[N, 3, 3, C, O]`."""
+    n, _, _, inputs, outputs = filters.shape
     batch, _, height, width = source.shape
     result = torch.empty(
         (batch, n * outputs, height, width),
@@ -101,14 +101,14 @@ def convolve(source: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
     )
     tile = _tile(inputs, outputs).fitted(height, width)
     high, wide = tile.patch
-    entries = (side + high - 1) * (side + wide - 1) * inputs
+    entries = (high + 2) * (wide + 2) * inputs
     columns = min(tile.columns, _block(high * wide * outputs))
     patches = batch * height * width // (high * wide)
     blocks = math.ceil(patches / (tile.rows * tile.span))
     offset = result if bias is None else bias.contiguous()  # it may be a view of another tensor
     kernels.convolve[blocks * n, math.ceil(high * wide * outputs / columns)](
         source, filters, offset, result, patches,
-        N=n, IN=inputs, OUT=outputs, H=height, W=width, SIDE=side,
+        N=n, IN=inputs, OUT=outputs, H=height, W=width,
         HAS_BIAS=bias is not None, PRECISION=PRECISION, HIGH=high, WIDE=wide, SPAN=tile.span,
         ROWS=tile.rows, INNER=min(tile.inner, _block(entries)), COLUMNS=columns,
         num_warps=tile.warps, num_stages=tile.stages,
@@ -117,12 +117,12 @@ def convolve(source: Tensor, filters: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def filter_gradients(source: Tensor, slope: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of weight `[N, O, C, side, side]` and bias `[N, O]`, summed in float32."""
-    n, outputs, inputs, side, _ = weight.shape
+    """The gradients of weight `[N, O, C, 3, 3]` and bias `[N, O]`, summed in float32."""
+    n, outputs, inputs = weight.shape[:3]
     batch, _, height, width = source.shape
     tile = _filter_tile(inputs, outputs).fitted(height, width)
     high, wide = tile.patch
-    window = side + high - 1, side + wide - 1
+    window = high + 2, wide + 2
     entries = math.prod(window) * inputs
     across = high * wide * outputs
     patches = batch * height * width // (high * wide)
@@ -134,7 +134,7 @@ def filter_gradients(source: Tensor, slope: Tensor, weight: Tensor) -> tuple[Ten
     sums = torch.empty((parts, n, entries + 1, across), dtype=torch.float32, device=source.device)
     kernels.filters[parts * n, tiles](
         source, slope, sums, patches,
-        N=n, IN=inputs, OUT=outputs, H=height, W=width, SIDE=side, PRECISION=PRECISION,
+        N=n, IN=inputs, OUT=outputs, H=height, W=width, PRECISION=PRECISION,
         HIGH=high, WIDE=wide, SHARE=share, ROWS=tile.rows, INNER=inner, COLUMNS=columns,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -142,14 +142,14 @@ def filter_gradients(source: Tensor, slope: Tensor, weight: Tensor) -> tuple[Ten
     # the part of the window under the filter, for each position in the patch
     windows = total[:, :-1].view(n, *window, inputs, high, wide, outputs)
     positions = product(range(high), range(wide))
-    parts_of_patches = (windows[:, h : h + side, w : w + side, :, h, w] for h, w in positions)
+    parts_of_patches = (windows[:, h : h + 3, w : w + 3, :, h, w] for h, w in positions)
     of_weight = reduce(add, parts_of_patches).permute(0, 4, 3, 1, 2)
     of_bias = total[:, -1].view(n, -1, outputs).sum(1)
     return of_weight.to(weight.dtype), of_bias.to(weight.dtype)
 
 
 class Convolution(torch.autograd.Function):
-    """x `[B, N*C, H, W]`, channels-last; weight `[N, O, C, side, side]`; bias `[N, O]` or None."""
+    """x `[B, N*C, H, W]`, channels-last; weight `[N, O, C, 3, 3]`; bias `[N, O]` or None."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -183,14 +183,11 @@ def can_convolve(x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation:
     """Whether the kernels apply: in reduced precision, for exact float32 is left to cuDNN."""
     reduced = torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
     dtype = _autocast_dtype(x)
-    height, width = weight.shape[-2:]
     return (
         runs_on(x)
         and (dtype is torch.bfloat16 or (reduced and dtype is torch.float32))
-        and height == width
-        and height % 2 == 1
-        and both(stride) == both(dilation) == (1, 1)
-        and both(padding) == (height // 2, width // 2)
+        and weight.shape[-2:] == (3, 3)
+        and both(stride) == both(padding) == both(dilation) == (1, 1)
     )
 
 

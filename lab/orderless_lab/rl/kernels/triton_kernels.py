@@ -26,16 +26,16 @@ def _first(m, H: tl.constexpr, W: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.con
 @triton.jit
 def _inputs(
     source, n, m, k, place, patches,
-    N: tl.constexpr, IN: tl.constexpr, H: tl.constexpr, W: tl.constexpr, SIDE: tl.constexpr,
+    N: tl.constexpr, IN: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     # the entries k = (place, i) of the windows under the patches m, 0 outside of the image; `place`
     # is k // IN, or one number for all k
-    WINDOW: tl.constexpr = SIDE + WIDE - 1
-    ENTRIES: tl.constexpr = (SIDE + HIGH - 1) * WINDOW * IN
+    WINDOW: tl.constexpr = WIDE + 2
+    ENTRIES: tl.constexpr = (HIGH + 2) * WINDOW * IN
     row, column, position = _first(m, H, W, HIGH, WIDE)
-    line = place // WINDOW - SIDE // 2
-    tap = place % WINDOW - SIDE // 2
+    line = place // WINDOW - 1
+    tap = place % WINDOW - 1
     there = _within(row[:, None] + line, H) & _within(column[:, None] + tap, W)
     there = there & (m[:, None] < patches) & (k[None, :] < ENTRIES)
     aside = (line * W + tap) * N * IN + (k % IN)[None, :]
@@ -45,15 +45,15 @@ def _inputs(
 
 @triton.jit
 def _weights(
-    filters, k, down, right, j, IN: tl.constexpr, OUT: tl.constexpr, SIDE: tl.constexpr,
+    filters, k, down, right, j, IN: tl.constexpr, OUT: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     # weights of the entries k of a window for a patch's outputs j; 0 where a filter does not reach
-    WINDOW: tl.constexpr = SIDE + WIDE - 1
+    WINDOW: tl.constexpr = WIDE + 2
     line = (k // IN // WINDOW)[:, None] - down[None, :]
     tap = (k // IN % WINDOW)[:, None] - right[None, :]
-    reached = _within(line, SIDE) & _within(tap, SIDE) & (j < HIGH * WIDE * OUT)[None, :]
-    entry = (line * SIDE + tap) * IN + (k % IN)[:, None]
+    reached = _within(line, 3) & _within(tap, 3) & (j < HIGH * WIDE * OUT)[None, :]
+    entry = (line * 3 + tap) * IN + (k % IN)[:, None]
     return tl.load(filters + (entry * OUT + (j % OUT)[None, :]), mask=reached, other=0.0)
 
 
@@ -61,7 +61,7 @@ def _weights(
 def convolve(
     source, weight, bias, result, patches,
     N: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    SIDE: tl.constexpr, HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr, SPAN: tl.constexpr,
     ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -76,10 +76,10 @@ def convolve(
     down = j // OUT // WIDE
     right = j // OUT % WIDE
     beside = (down * W + right) * N * OUT + j % OUT
-    ENTRIES: tl.constexpr = (SIDE + HIGH - 1) * (SIDE + WIDE - 1) * IN
-    filters = weight + n * SIDE * SIDE * IN * OUT
+    ENTRIES: tl.constexpr = (HIGH + 2) * (WIDE + 2) * IN
+    filters = weight + n * 9 * IN * OUT
     if INNER >= ENTRIES:
-        slopes = _weights(filters, tl.arange(0, INNER), down, right, j, IN, OUT, SIDE, HIGH, WIDE)
+        slopes = _weights(filters, tl.arange(0, INNER), down, right, j, IN, OUT, HIGH, WIDE)
     for step in range(SPAN):
         m = (block * SPAN + step) * ROWS + tl.arange(0, ROWS)
         total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -87,9 +87,9 @@ def convolve(
             k = start + tl.arange(0, INNER)
             # one place at a time, if it has enough entries
             place = start // IN if IN % INNER == 0 else (k // IN)[None, :]
-            values = _inputs(source, n, m, k, place, patches, N, IN, H, W, SIDE, HIGH, WIDE)
+            values = _inputs(source, n, m, k, place, patches, N, IN, H, W, HIGH, WIDE)
             if INNER < ENTRIES:
-                slopes = _weights(filters, k, down, right, j, IN, OUT, SIDE, HIGH, WIDE)
+                slopes = _weights(filters, k, down, right, j, IN, OUT, HIGH, WIDE)
             total = tl.dot(values, slopes, total, input_precision=PRECISION)
         if HAS_BIAS:
             total += tl.load(bias + n * OUT + j % OUT).to(tl.float32)[None, :]
@@ -104,7 +104,7 @@ def convolve(
 def filters(
     source, slope, result, patches,
     N: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    SIDE: tl.constexpr, PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr, SHARE: tl.constexpr,
     ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -113,7 +113,7 @@ def filters(
     # more row that of the slopes alone, which is the bias's
     n = (tl.program_id(0) % N).to(tl.int64)
     part = tl.program_id(0) // N
-    ENTRIES: tl.constexpr = (SIDE + HIGH - 1) * (SIDE + WIDE - 1) * IN
+    ENTRIES: tl.constexpr = (HIGH + 2) * (WIDE + 2) * IN
     OUTPUTS: tl.constexpr = HIGH * WIDE * OUT
     across = (OUTPUTS + COLUMNS - 1) // COLUMNS
     k = (tl.program_id(1) // across) * INNER + tl.arange(0, INNER)
@@ -124,7 +124,7 @@ def filters(
     for start in range(0, SHARE, ROWS):
         m = part * SHARE + start + tl.arange(0, ROWS)
         place = (k // IN)[None, :]
-        values = _inputs(source, n, m, k, place, patches, N, IN, H, W, SIDE, HIGH, WIDE)
+        values = _inputs(source, n, m, k, place, patches, N, IN, H, W, HIGH, WIDE)
         _, _, position = _first(m, H, W, HIGH, WIDE)
         rows = slope + (position.to(tl.int64) * N + n) * OUT
         inside = (m[:, None] < patches) & (j[None, :] < OUTPUTS)
