@@ -76,7 +76,7 @@ def test_mistakes_are_sentences() -> None:
     for weights in ([0.3, 1.0], [1.0], [17.0, 1.0], [-1.0, 1.0]):
         with pytest.raises(ValueError, match="multiples of 1/16"):
             ol.ExactScaler().add([[1.0], [2.0]], weights)
-    with pytest.raises(ValueError, match="2 columns, but had 1"):
+    with pytest.raises(ValueError, match="2 columns cannot be added to 1"):
         ol.ExactScaler().add([[1.0]]).add([[1.0, 2.0]])
-    with pytest.raises(ValueError, match="1 columns here, 2 there"):
+    with pytest.raises(ValueError, match="2 columns cannot be added to 1"):
         ol.ExactScaler().add([[1.0]]) + ol.ExactScaler().add([[1.0, 2.0]])

@@ -37,31 +37,24 @@ class ExactScaler:
     True
     """
 
-    low: Array  # the smallest and the largest value of every column [K]
-    high: Array
-
-    def __init__(self) -> None:
-        self.sixteenths = 0  # the sum of the weights times 16
-        self._first: list[int] = []  # sums of w x, in units of 2^-1078
-        self._second: list[int] = []  # sums of w x^2, in units of 2^-2152
+    low: Any = np.inf  # the smallest and the largest value of every column [K]
+    high: Any = -np.inf
+    sixteenths: int = 0  # the sum of the weights times 16
+    _first: Any = 0  # sums of w x, in units of 2^-1078: Python's whole numbers [K]
+    _second: Any = 0  # sums of w x^2, in units of 2^-2152
 
     def add(self, X: Any, sample_weight: Any = None) -> Self:
         """Add rows X `[B, K]`, with weights `[B]` in multiples of 1/16 up to 16. Returns itself."""
         X = np.asarray(X, np.float64)
         if X.ndim != 2 or not np.isfinite(X).all():
             raise ValueError(f"X must hold finite numbers [B, K], got shape {list(X.shape)}")
-        if self._first and X.shape[1] != len(self._first):
-            raise ValueError(f"X has {X.shape[1]} columns, but had {len(self._first)} before")
-        weights = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, float)
-        weights = weights * 16.0
+        given = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, float)
+        weights = 16.0 * given
         if weights.shape != X.shape[:1] or not np.isin(weights, np.arange(257)).all():
             raise ValueError(
                 "sample_weight must lie between 0 and 16 in multiples of 1/16, one per row, got "
-                f"{np.asarray(sample_weight).ravel()[:5].tolist()}"
+                f"{given.ravel()[:5].tolist()}"
             )
-        counted = weights > 0
-        X = X[counted]
-        weights = weights[counted]
         for start in range(0, len(X), _ROWS):
             rows = slice(start, start + _ROWS)
             self._take(_summed(X[rows], weights[rows]))
@@ -71,8 +64,6 @@ class ExactScaler:
         """A scaler with the data of both. Neither changes."""
         if not isinstance(other, ExactScaler):
             return NotImplemented
-        if self._first and other._first and len(self._first) != len(other._first):
-            raise ValueError(f"{len(self._first)} columns here, {len(other._first)} there")
         result = copy.copy(self)
         result._take(other)
         return result
@@ -80,76 +71,67 @@ class ExactScaler:
     @property
     def mean(self) -> Array:
         """The weighted mean of every column `[K]`."""
-        self._check_any()
-        whole = self.sixteenths << _SMALLEST
-        return np.array([first / whole for first in self._first])
+        if not self.sixteenths:
+            raise ValueError("no data has been added: a mean needs at least one row")
+        return np.asarray(self._first / (self.sixteenths << _SMALLEST), np.float64)
 
     @property
     def scale(self) -> Array:
         """The weighted standard deviation of every column `[K]`; 1 for a constant."""
         mean = self.mean
-        deviations = []
-        for first, second in zip(self._first, self._second, strict=True):
-            # variance = (second / w - (first / w)^2), and sqrt(variance) with 1200 binary places
-            numerator = second * self.sixteenths - first**2
-            denominator = self.sixteenths**2 << 2 * _SMALLEST
-            deviations.append(math.isqrt((numerator << 2400) // denominator) / (1 << 1200))
-        found = np.array(deviations)
-        return np.where(found > _CONSTANT * np.abs(mean), found, 1.0)
+        # variance = second / w - (first / w)^2, and sqrt(variance) with 1200 binary places
+        numerator = self._second * self.sixteenths - self._first**2
+        denominator = self.sixteenths**2 << 2 * _SMALLEST
+        squares = (numerator << 2400) // denominator
+        deviations = np.array([math.isqrt(square) / (1 << 1200) for square in squares])
+        return np.where(deviations > _CONSTANT * np.abs(mean), deviations, 1.0)
 
     def transform(self, X: Any) -> Array:
         """(X - mean) / scale."""
         return np.asarray((np.asarray(X, np.float64) - self.mean) / self.scale)
 
     def _take(self, other: ExactScaler) -> None:
-        if not other._first:
-            return
-        if not self._first:
-            vars(self).update(vars(other))
-            return
+        if self.sixteenths and other.sixteenths and len(self._first) != len(other._first):
+            raise ValueError(
+                f"{len(other._first)} columns cannot be added to {len(self._first)} columns"
+            )
         self.sixteenths += other.sixteenths
-        self._first = [a + b for a, b in zip(self._first, other._first, strict=True)]
-        self._second = [a + b for a, b in zip(self._second, other._second, strict=True)]
+        self._first = self._first + other._first
+        self._second = self._second + other._second
         self.low = np.minimum(self.low, other.low)
         self.high = np.maximum(self.high, other.high)
-
-    def _check_any(self) -> None:
-        if not self._first:
-            raise ValueError("no data has been added: a mean needs at least one row")
 
 
 def _summed(X: Array, weights: Array) -> ExactScaler:
     """The sums over some rows; weights are in sixteenths."""
-    made = ExactScaler()
-    made.sixteenths = int(weights.sum())
-    made.low = X.min(axis=0)
-    made.high = X.max(axis=0)
-    made._first = [0] * X.shape[1]
-    made._second = [0] * X.shape[1]
+    sums = ExactScaler()
+    sums.sixteenths = int(weights.sum())
+    sums.low = X[weights > 0].min(axis=0, initial=np.inf)
+    sums.high = X[weights > 0].max(axis=0, initial=-np.inf)
+    sums._first = np.zeros(X.shape[1], object)
+    sums._second = np.zeros(X.shape[1], object)
     parts = _split(X)
-    for s, (power, whole) in enumerate(parts):
+    for power, whole in parts:
         weighted = whole * weights[:, None]
-        made._first = _plus(made._first, weighted.sum(axis=0), power)
-        for t, (other, factor) in enumerate(parts[: s + 1]):
+        sums._first = sums._first + (_whole(weighted.sum(axis=0)) << power)
+        for other, factor in parts:
             products = np.einsum("bk,bk->k", weighted, factor)
-            twice = 1 if s > t else 0
-            made._second = _plus(made._second, products, power + other + twice)
-    return made
+            sums._second = sums._second + (_whole(products) << power + other)
+    return sums
 
 
-def _plus(sums: list[int], values: Array, powers: NDArray[np.int64]) -> list[int]:
-    """sums + values * 2^powers."""
-    terms = zip(sums, values.astype(np.int64).tolist(), powers.tolist(), strict=True)
-    return [total + (value << power) for total, value, power in terms]
-
-
-def _split(X: Array) -> list[tuple[NDArray[np.int64], Array]]:
+def _split(X: Array) -> list[tuple[NDArray[Any], Array]]:
     """X as a sum of 2^(powers `[K]` - 1074) times whole numbers of at most 16 bits `[B, K]`."""
-    parts: list[tuple[NDArray[np.int64], Array]] = []
-    while X.any() or not parts:
+    parts = []
+    while X.any():
         power = np.maximum(np.frexp(np.abs(X).max(axis=0))[1] - _BITS, -_SMALLEST)
         unit = np.ldexp(1.0, power)
         whole = np.trunc(X / unit)
         X = X - whole * unit  # exact
-        parts.append((power.astype(np.int64) + _SMALLEST, whole))
+        parts.append((_whole(power + _SMALLEST), whole))
     return parts
+
+
+def _whole(values: NDArray[Any]) -> NDArray[Any]:
+    """Values as Python's whole numbers, which have no largest one."""
+    return values.astype(np.int64).astype(object)
