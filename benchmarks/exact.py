@@ -33,7 +33,7 @@ def summing(width: int, samples: int, device: torch.device, rounds: int) -> list
     features = features_of(samples, width, device)
     labels = torch.arange(samples, device=device) % 10
     basis = Basis("", 16.0, 16, target_limit=None, calibration=0, ledger=False)
-    sums = HeadSums.empty(basis, 1, width, labels.unique(), device)
+    sums = HeadSums.empty(basis, 1, width, labels.unique())
     weights = torch.ones(samples, dtype=torch.float64, device=device)
     rows = features[0].double()
     gram = torch.zeros(width, width, dtype=torch.float64, device=device)

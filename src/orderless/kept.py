@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .exact.samples import sample_hashes
 
-_BYTES = 16  # of a hash
+Row = tuple[Tensor, Tensor]  # x and y of one sample
 
 
 class KeptSample:
@@ -54,23 +54,24 @@ class KeptSample:
         self.share = share
         self.key = key
         self._counts: Counter[bytes] = Counter()
-        self._rows: dict[bytes, tuple[Tensor, Tensor]] = {}
-        self._kind: tuple[Any, ...] | None = None  # shapes and types of x and y
+        self._rows: dict[bytes, Row] = {}
 
     def __len__(self) -> int:
         """The number of kept samples; equal ones count as often as they came."""
         return self._counts.total()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(share={self.share:g}, {len(self)} samples)"
+        return f"KeptSample(share={self.share:g}, {len(self)} samples)"
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Look at samples x `[B, ...]` with targets y `[B]` or `[B, K]`, and keep some."""
-        self._take(self._chosen(x, y))
+        for name, row in self._chosen(x, y):
+            self._counts[name] += 1
+            self._rows[name] = row
 
     def forget(self, x: Tensor, y: Tensor) -> None:
         """Remove samples, as if they had never been added. After an error nothing has changed."""
-        gone = self._chosen(x, y)._counts
+        gone = Counter(name for name, _ in self._chosen(x, y))
         missing = gone - self._counts
         if missing:
             raise ValueError(
@@ -84,81 +85,48 @@ class KeptSample:
         """What is kept, (x `[S, ...]`, y `[S, ...]`), in the order of the hashes; on the CPU."""
         if not self._counts:
             raise ValueError("nothing is kept yet: add samples, or keep a larger share")
-        names = [name for name in sorted(self._counts) for _ in range(self._counts[name])]
-        x, y = zip(*(self._rows[name] for name in names), strict=True)
-        return torch.stack(x), torch.stack(y)
+        rows = [self._rows[name] for name in sorted(self._counts.elements())]
+        kinds = {f"{x.dtype} {list(x.shape)}, {y.dtype} {list(y.shape)}" for x, y in rows}
+        if len(kinds) > 1:
+            raise ValueError(f"what is kept has several shapes or types: {'; '.join(kinds)}")
+        return torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows])
 
     def __add__(self, other: KeptSample) -> Self:
         """A sample with what both have kept. Neither changes."""
-        if not isinstance(other, KeptSample):
-            return NotImplemented
         if (self.share, self.key) != (other.share, other.key):
             raise ValueError(
-                f"share is {self.share:g} here and {other.share:g} there, or the keys differ: give "
-                "both samples the same share and key"
+                f"{self} and {other} cannot be added: give both the same share and key"
             )
         result = copy.copy(self)
-        result._counts = self._counts.copy()
-        result._rows = dict(self._rows)
-        result._take(other)
+        result._counts = self._counts + other._counts
+        result._rows = self._rows | other._rows
         return result
 
     def state_dict(self) -> dict[str, Any]:
         """What is kept; see `ol.save`."""
-        state = {"kind": type(self).__name__, "share": self.share, "key": self.key}
-        return {**state, "samples": self.samples() if len(self) else None}
+        samples = self.samples() if len(self) else None
+        return {"kind": "KeptSample", "share": self.share, "key": self.key, "samples": samples}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load what was kept, with its share and key. Raise before any change if it is no such
         state."""
-        name = type(self).__name__
-        if state.get("kind") != name:
-            raise ValueError(f"this state is of a {state.get('kind')}, not of a {name}")
+        if state.get("kind") != "KeptSample":
+            raise ValueError(f"this state is of a {state.get('kind')}, not of a KeptSample")
         loaded = KeptSample(state["share"], key=state["key"])
         if state["samples"] is not None:
             loaded.add(*state["samples"])
-            if len(loaded) != len(state["samples"][1]):
-                raise ValueError("this state holds samples that its share and key do not keep")
         vars(self).update(vars(loaded))
 
-    def _chosen(self, x: Tensor, y: Tensor) -> KeptSample:
-        """Those of some samples that are kept."""
-        if x.dim() == 0 or y.dim() == 0 or len(x) != len(y):
-            raise ValueError(
-                "x and y must have as many rows as each other, got shapes "
-                f"{tuple(x.shape)} and {tuple(y.shape)}"
-            )
-        chosen = KeptSample(self.share, key=self.key)
-        chosen._kind = (tuple(x.shape[1:]), x.dtype, tuple(y.shape[1:]), y.dtype)
-        self._check_kind(chosen)
-        names = sample_hashes(f"kept {self.key}", x, y, size=_BYTES)
-        for row, name in enumerate(names):
-            if int.from_bytes(name) < self.share * 256**_BYTES:
-                chosen._counts[name] += 1
-                chosen._rows[name] = _alone(x[row]), _alone(y[row])
-        return chosen
-
-    def _take(self, others: KeptSample) -> None:
-        self._check_kind(others)
-        self._kind = others._kind or self._kind
-        self._counts.update(others._counts)
-        self._rows.update(others._rows)
-
-    def _check_kind(self, others: KeptSample) -> None:
-        """Raise `ValueError` for samples of another shape or type than those that are here."""
-        if None not in (self._kind, others._kind) and self._kind != others._kind:
-            raise ValueError(
-                f"samples were {_kind_name(self._kind)} and are now {_kind_name(others._kind)}: "
-                "convert them first"
-            )
+    def _chosen(self, x: Tensor, y: Tensor) -> Iterator[tuple[bytes, Row]]:
+        """The samples that are kept, each with its hash; equal numbers of another shape or type
+        have another hash."""
+        key = f"{self.key} {x.dtype} {list(x.shape[1:])} {y.dtype} {list(y.shape[1:])}"
+        for row, name in enumerate(sample_hashes(key, x, y)):
+            if int.from_bytes(name) < self.share * 2**128:
+                yield name, (_alone(x[row]), _alone(y[row]))
 
 
 def _alone(values: Tensor) -> Tensor:
     """A copy on the CPU; minus zero is zero, as for the hash."""
     values = values.detach().cpu().clone()
     return values + 0.0 if values.is_floating_point() else values
-
-
-def _kind_name(kind: Any) -> str:
-    shape, dtype, target_shape, target_dtype = kind
-    return f"{dtype} {list(shape)} with targets {target_dtype} {list(target_shape)}"

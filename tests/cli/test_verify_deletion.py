@@ -28,7 +28,7 @@ def test_after_deletion_every_digest_is_that_of_a_head_without_the_data(tmp_path
     found = json.loads(run("verify-deletion", after, without, "--json").output)
     assert found["equal"] and not found["different"]
     names = [line["name"] for line in found["compared"]]
-    assert {"maps", "samples", "gram", "moments", "squares", "kept samples"} <= set(names)
+    assert {"maps", "samples", "gram", "moments", "squares", "kept"} <= set(names)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_sample_that_is_still_kept_is_found(tmp_path):
     state, more = ol.load(without), ol.load(fed(tmp_path / "b.st", slice(0, 300)))
     state["sums"]["kept"] = more["sums"]["kept"]
     changed = ol.save(tmp_path / "c.st", state)
-    assert run("verify-deletion", changed, without, code=1).output.endswith("in kept samples\n")
+    assert run("verify-deletion", changed, without, code=1).output.endswith("differ in kept\n")
 
 
 def test_an_estimator_is_compared_with_its_classes_and_scales(tmp_path):
@@ -70,7 +70,7 @@ def test_an_estimator_is_compared_with_its_classes_and_scales(tmp_path):
 def test_other_files_are_refused_in_a_sentence(tmp_path):
     (tmp_path / "no").write_text("x")
     plain = ol.save(tmp_path / "plain.st", {"a": torch.zeros(2)})
-    odd = ol.save(tmp_path / "odd.st", {"fingerprint": 1, "sums": 5, "particles": 1, "targets": 2})
+    odd = ol.save(tmp_path / "odd.st", {"basis": 1, "sums": 5, "particles": 1, "targets": 2})
     assert "is damaged or not written by" in refused("verify-deletion", tmp_path / "no", plain)
     assert "no saved exact head" in refused("verify-deletion", plain, plain)
     assert "cannot be compared" in refused("verify-deletion", odd, odd)

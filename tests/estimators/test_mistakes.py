@@ -47,7 +47,7 @@ def test_inputs_that_are_clipped_or_lost_give_a_warning_that_names_the_scale(
 ) -> None:
     X, y = iris
     for size, words in ((100.0, "are clipped"), (1e-6, "rounding takes")):
-        advice = f"{what} .*{words}.*: set input_mean and input_scale"
+        advice = f"{what} .*{words}.*set input_mean and input_scale"
         with pytest.warns(UserWarning, match=advice):
             ExactClassifier(features).partial_fit(size * X, y)
 

@@ -77,8 +77,7 @@ def test_the_device_and_the_columns_are_those_of_the_loader_and_of_the_file(tmp_
 
 
 @pytest.mark.parametrize("features", ["relu", "linear", nn.Linear(3, 8)])
-@pytest.mark.parametrize("portable", [False, True])
-def test_an_exported_estimator_takes_raw_inputs(features, portable: bool) -> None:
+def test_an_exported_estimator_takes_raw_inputs(features) -> None:
     X = 100.0 + 50.0 * np.random.default_rng(0).normal(size=(200, 3))
     labels = np.where(X[:, 0] > X[:, 1], "first", "second")
     scales = {} if isinstance(features, str) else {"input_mean": 100.0, "input_scale": 50.0}
@@ -88,5 +87,5 @@ def test_an_exported_estimator_takes_raw_inputs(features, portable: bool) -> Non
         (classifier, classifier.predict_proba(X)),
         (regressor, regressor.predict(X)),
     ):
-        found = model.export(portable=portable)(torch.from_numpy(X))
+        found = model.export()(torch.from_numpy(X))
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)

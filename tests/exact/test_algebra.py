@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -140,10 +138,11 @@ def test_tasks_and_values_are_forgotten_alike() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_was_never_there_is_not_forgotten() -> None:
+@pytest.mark.parametrize("calibration", [0, 16])
+def test_what_was_never_there_is_not_forgotten(calibration: int) -> None:
     x, y = blobs(40)
     strange = blobs(40, seed=5)[0]
-    head = fed(x, y)
+    head = fed(x, y, calibration=calibration)
     before = digest(head.state_dict())
     ones = torch.ones(6, dtype=torch.long)
     bad = [
@@ -159,23 +158,10 @@ def test_what_was_never_there_is_not_forgotten() -> None:
         with pytest.raises(ValueError, match="never all in it"):
             head.forget(inputs, labels)
     with pytest.raises(ValueError, match="never all in it"):
-        head - fed(strange, y)
+        head - fed(strange, y, calibration=calibration)
     with pytest.raises(ValueError, match="nothing can be taken"):
-        ol.ExactHead(maps()) - head
+        ol.ExactHead(maps(), calibration=calibration) - head
     assert digest(head.state_dict()) == before
-
-
-def test_sums_alone_tell_why_samples_were_never_there() -> None:
-    """Without kept samples, which would tell first."""
-    x, y = blobs(40)
-    head = fed(x, y, calibration=0)
-    for inputs, labels, reason in (
-        (1.5 * x, y, "squared features would fall below 0"),
-        (x, y.roll(1), "a column would have no samples but some of their features"),
-        (x[y == 1][:3].repeat(2, 1), torch.ones(6, dtype=torch.long), "fewer than 0 samples"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            head.forget(inputs, labels)
 
 
 # ---------------------------------------------------------------------- the ledger
@@ -189,7 +175,7 @@ def test_a_ledger_refuses_every_sample_that_is_not_in_and_accepts_every_one_that
     for row in range(40):
         one = slice(row, row + 1)
         for x, y in ((strange[one], Y[one]), (X[one], (Y[one] + 1) % 10)):
-            with pytest.raises(ValueError, match="1 of them are not among the samples"):
+            with pytest.raises(ValueError, match="'ledger' show"):
                 head.forget(x, y)
         with pytest.raises(ValueError, match="ledger"):
             head.forget(X[one], Y[one], sample_weight=1.0625)
@@ -203,9 +189,7 @@ def test_a_ledger_is_added_saved_and_dropped_with_its_head(tmp_path: Path) -> No
     halves = [fed(X[rows], Y[rows], ledger=True) for rows in (slice(150), slice(150, 300))]
     both = halves[0] + halves[1]
     assert same_sums(both, fed(X, Y, ledger=True)) and same_sums(both - halves[1], halves[0])
-    entries = halves[0].sums.counted["ledger"]
-    assert entries.keys.nbytes + entries.weights.nbytes == 16 * 150
-    assert not entries.features.numel()
+    assert sum(tensor.nbytes for tensor in halves[0].sums.counted["ledger"]) == 16 * 150
     path = ol.save(tmp_path / "head", both)
     again = ol.load(path, into=ol.ExactHead(maps(seed=7), ledger=True))
     with pytest.raises(ValueError, match="ledger"):
@@ -258,9 +242,9 @@ def test_heads_over_something_else_do_not_merge_nor_load() -> None:
     others = {
         "fingerprint": ol.ExactHead(maps(), bits=12),
         "calibration": ol.ExactHead(maps(), calibration=3),
-        "targets": ol.ExactHead(maps(), targets="values", calibration=16),
+        "target_limit": ol.ExactHead(maps(), targets="values", calibration=16),
     }
-    others["targets"].update(X, X[:, 0])
+    others["target_limit"].update(X, X[:, 0])
     for setting, other in others.items():
         with pytest.raises(ValueError, match=f"{setting} is .* here and .* there"):
             head + other
@@ -284,7 +268,7 @@ def test_labels_and_values_that_do_not_fit_do_not_merge_nor_load() -> None:
     both.update(X, X[:, :2])
     with pytest.raises(ValueError, match="12 features and 1 targets, and now have 12 and 2"):
         one + both  # the second would count as 0 wherever there was only one
-    with pytest.raises(ValueError, match="16.0' here .*32.0' there"):
+    with pytest.raises(ValueError, match="16.0 here and 32.0 there"):
         one + line(target_limit=32.0)
 
 
@@ -304,7 +288,7 @@ def test_sums_are_copied_into_a_state_and_out_of_it() -> None:
     before = head.predictive(PROBE).mean
     state = head.state_dict()
     loaded.load_state_dict(state)
-    state["sums"]["moments"][0].zero_()
+    state["sums"]["moments"]["low"].zero_()
     for each in (head, loaded):
         each.class_prior = None  # solve again
         assert torch.equal(each.predictive(PROBE).mean, before)
@@ -313,29 +297,16 @@ def test_sums_are_copied_into_a_state_and_out_of_it() -> None:
 # ---------------------------------------------------------------------- all or nothing
 
 
-def test_a_state_that_does_not_fit_into_memory_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    head = fed(X, Y)
-    other = ol.ExactHead(maps(seed=5))
-    other.update(X, Y)
-    before = digest(head.state_dict())
-    state = other.state_dict()
-    monkeypatch.setattr(sums.HeadSums, "empty", Mock(side_effect=MemoryError))
-    with pytest.raises(MemoryError):
-        head.load_state_dict(state)
-    assert digest(head.state_dict()) == before
-
-
-@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-@pytest.mark.parametrize("place", ["_add", "plus", "impossible"])
-def test_a_change_that_ends_in_an_error_is_none(place: str, error: Any, monkeypatch) -> None:
+@pytest.mark.parametrize("place", ["add", "plus", "empty", "from_state"])
+def test_a_change_that_ends_in_an_error_is_none(place: str, monkeypatch) -> None:
     head = fed(X, Y)
     before = digest(head.state_dict())
-    monkeypatch.setattr(sums.HeadSums, place, Mock(side_effect=error))
-    for change in (head.update, head.forget)[place == "impossible" :]:
-        with pytest.raises(error):
-            change(X[:50], Y[:50])
+    state = head.state_dict()
+    monkeypatch.setattr(sums.HeadSums, place, Mock(side_effect=MemoryError))
+    changes = [lambda: head.update(X[:50], Y[:50]), lambda: head.forget(X[:50], Y[:50])]
+    for change in changes if place != "from_state" else [lambda: head.load_state_dict(state)]:
+        with pytest.raises(MemoryError):
+            change()
     assert digest(head.state_dict()) == before
 
 
@@ -373,17 +344,5 @@ def test_a_weightless_sample_is_none_and_its_class_is_none() -> None:
     for wrong in (-1.0, 17.0, 0.3, float("nan")):
         with pytest.raises(ValueError, match="multiples of 1/16"):
             head.update(X[:2], Y[:2], sample_weight=[1.0, wrong])
-    with pytest.raises(ValueError, match=r"must be \[2\], one per sample, got \(3,\)"):
+    with pytest.raises(ValueError, match="a number per sample, 2 in all"):
         head.update(X[:2], Y[:2], sample_weight=[1.0, 1.0, 1.0])
-
-
-def test_clipped_values_are_counted_up_and_down() -> None:
-    head = ol.ExactHead("linear", feature_limit=2.0)
-    x = torch.tensor([[1.0, 3.0], [-9.0, 0.5]])
-    y = torch.tensor([0, 1])
-    with pytest.warns(UserWarning, match="50% of the features .* set feature_limit=32"):
-        head.update(x, y, sample_weight=[1.0, 2.5])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # told once
-        head.forget(x[:1], y[:1])
-    assert head.clipped == 2.5

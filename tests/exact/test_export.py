@@ -14,12 +14,10 @@ import orderless as ol
 from orderless.features import Backbone, DeadLeaves, RandomConvolution, RandomReLU
 
 
-@pytest.mark.parametrize("across", ["max", "probs"])
-@pytest.mark.parametrize("portable", [False, True])
-def test_the_exported_module_gives_the_head_s_answers(across: str, portable: bool) -> None:
-    head = of_tasks(range(5), across_tasks=across, weights="evidence")
-    mean = head.export(portable=portable)
-    probabilities = head.export(probabilities=True, portable=portable)
+def test_the_exported_module_gives_the_head_s_answers() -> None:
+    head = of_tasks(range(5), weights="evidence")
+    mean = head.export()
+    probabilities = head.export(probabilities=True)
     expected = head.predict(PROBE)
     assert torch.allclose(mean(PROBE), head.predictive(PROBE).mean, rtol=0, atol=1e-12)
     head.update(X, Y % 2, task=1)  # later updates do not change it
@@ -77,7 +75,7 @@ def test_an_exported_head_answers_alike_in_onnxruntime(
     head = ol.ExactHead(make_map(), classes=2)
     head.update(x, y)
     expected = (head.predict(x) if probabilities else head.predictive(x).mean).numpy()
-    module = head.export(probabilities=probabilities, portable=True).eval()
+    module = head.export(probabilities=probabilities).eval()
     shapes = ({0: torch.export.Dim("batch")},)
     program = torch.export.export(module, (x[:3],), dynamic_shapes=shapes)
     # the heads' products are float64, and rounded otherwise for another number of rows

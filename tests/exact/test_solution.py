@@ -25,7 +25,7 @@ from orderless.exact.ridge import (
     score,
     solve_head,
 )
-from orderless.exact.solution import held_out_of, ratios_of
+from orderless.exact.solution import equations_of, ratios_of
 from orderless.exact.sums import column_numbers
 
 ALPHA = 2.5
@@ -245,7 +245,7 @@ def test_the_ridge_is_where_the_samples_and_the_evidence_are_the_most_probable()
     def score_of(factor: float) -> float:
         precision = factor * ridge / best.noise_variance
         head = fed_with(prior_precision=precision, noise_variance=best.noise_variance)
-        held = held_out_of(head.sums, "max")
+        held = equations_of(head.sums, 0, None, True).held
         evidence = head.heads[0].log_evidence / (799 * 9)
         return held.judge(head.heads[0].held_out.unsqueeze(0)).item() + EVIDENCE * evidence
 
@@ -339,7 +339,7 @@ def test_a_rare_class_is_found_with_a_uniform_prior_which_weighs_held_out_sample
     before = recall(head)
     head.class_prior = "uniform"
     assert recall(head) > before + 0.2
-    held = held_out_of(head.sums, "max", ratios_of("uniform", head.sums))
+    held = equations_of(head.sums, 0, ratios_of("uniform", head.sums), True).held
     rare = held.weights[held.labels == 9]
     others = held.weights[held.labels == 0]
     assert (rare == rare[0]).all() and rare[0] == pytest.approx(10 * others[0].item())

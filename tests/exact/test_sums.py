@@ -66,11 +66,11 @@ def near(value: float, high: int) -> ol.ExactHead:
     head = ol.ExactHead("linear", feature_limit=2.0**16)
     head.update(torch.full((1, 2), 3.0), torch.tensor([0]))
     state = head.state_dict()
-    gram = state["sums"]["gram"][0]
+    gram = state["sums"]["gram"]["low"]
     gram[0, :2, :2] = torch.full((2, 2), value, dtype=torch.float64).tril()
     carry = torch.zeros_like(gram)
     carry[0, :2, :2] = torch.full((2, 2), float(high), dtype=torch.float64).tril()
-    state["sums"]["gram"] = (gram, carry if high else None)
+    state["sums"]["gram"]["high"] = carry if high else None
     head.load_state_dict(state)
     return head
 
@@ -114,46 +114,11 @@ def test_the_second_word_is_there_only_while_it_is_needed() -> None:
     assert head.sums.sums["gram"].high is None
 
 
-def test_fine_grids_carry_often_and_stay_exact() -> None:
-    x, y = blobs(600)
-    fine = ol.ExactHead(maps(), bits=20)
-    fine.update(x.repeat(4, 1), y.repeat(4))
-    assert same_bits(fine, fed(x, y, torch.full((600,), 4.0), bits=20))
-
-
-def test_a_refused_deletion_leaves_no_trace_on_a_fine_grid() -> None:
-    """Sums of squares fall far below 0 on the way: off the diagonal, too, words must be carried."""
-    generator = torch.Generator().manual_seed(0)
-    odd = 2**20 - 1 - 2 * torch.randint(2000, (1564, 5), generator=generator).double()
-    x = odd / 2**16
-    y = torch.zeros(1564, dtype=torch.long)
-    head = ol.ExactHead("linear", bits=20, calibration=0)
-    head.update(x[:64], y[:64])
-    before = digest(head.state_dict())
-    with pytest.raises(ValueError, match="a sum of squared features would fall below 0"):
-        head.forget(x[64:], y[64:], sample_weight=15 / 16)
-    with pytest.raises(ValueError, match="a column would have fewer than 0 samples"):
-        head.forget(x[:64], y[:64] + 1)
-    assert digest(head.state_dict()) == before
-
-
-def test_more_samples_than_two_words_hold_are_refused() -> None:
-    x, y = blobs(40)
-    head = fed(x, y)
-    head.sums.samples = 2.0**44 - 39
-    with pytest.raises(ValueError, match="the limit is 17592186044416"):
-        head.update(x, y)
-    with pytest.raises(ValueError, match="the limit is 17592186044416"):
-        head + fed(x, y)
-    head.forget(x[:1], y[:1])
-    assert (head - fed(x[1:2], y[1:2])).samples == 2**44 - 41
-
-
 def test_tiles_of_a_large_matrix_are_the_sums_of_the_whole() -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randint(-9, 9, (1, 30, 1100), generator=generator).double()
     basis = Basis("", 2.0**16, 16, None, 0, False)
-    sums = HeadSums.empty(basis, 1, 1100, torch.tensor([0]), "cpu")
+    sums = HeadSums.empty(basis, 1, 1100, torch.tensor([0]))
     sums.add(features, torch.zeros(30, dtype=torch.long), torch.ones(30, dtype=torch.float64))
     rows = torch.cat([features[0], torch.full((30, 1), 2.0**16)], 1).double()
     gram, moments = sums.of_map(0)
@@ -213,11 +178,8 @@ def test_thousands_of_classes_have_the_closed_form() -> None:
     assert head.predict(x[:16]).shape == (16, 3_000)
 
 
-def test_single_samples_empty_batches_and_bytes() -> None:
+def test_empty_batches_and_bytes() -> None:
     head = fed(X, Y)
-    for row in range(3):
-        head.update(X[row], Y[row])
-    assert same_bits(head, fed(torch.cat([X, X[:3]]), torch.cat([Y, Y[:3]])))
     body = ol.ExactHead(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)), classes=2)
     images = torch.randint(0, 9, (10, 1, 2, 2), dtype=torch.uint8)
     body.update(images, torch.arange(10) % 2)
@@ -225,5 +187,5 @@ def test_single_samples_empty_batches_and_bytes() -> None:
     for each, empty in ((head, PROBE[:0]), (body, images[:0])):
         assert each.predict(empty).shape == (0, len(each.columns))
         assert each.predictive(empty).mean.shape == (0, len(each.columns))
-    with pytest.raises(ValueError, match="x has 0 samples and y has 0"):
+    with pytest.raises(ValueError, match=r"x has shape \[0, 12\] and y \[0\]"):
         head.update(X[:0], Y[:0])

@@ -153,9 +153,6 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         head = ExactHead(self._feature_map(), **self._head_options())
         if head.grid.device != torch.device(self.device):
             head.to(self.device)
-        advice = head.warnings.advice
-        advice["input_limit"] = advice["feature_limit"] = "set input_mean and input_scale"
-        advice["target_limit"] = "set target_mean and target_scale"
         meaning = self._meaning(getattr(self, "classes_", None))
         head.meaning = meaning
         return head
@@ -214,14 +211,14 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         X = validate_data(self, X, reset=False, dtype=FLOATS, accept_sparse=True)
         return iter(self._inputs(_dense(X)).split(ROWS))
 
-    def export(self, *, portable: bool = True) -> nn.Module:
+    def export(self) -> nn.Module:
         """What predicts, as an ordinary module: raw inputs X `[n, d]` to probabilities `[n, C]` in
         the order of `classes_`, or to values `[n]`. Scaling is part of it.
 
-        Later updates do not change it. See `ExactHead.export` for `portable`.
+        Later updates do not change it.
         """
         check_is_fitted(self, "head_")
-        return ExportedEstimator(self, portable)
+        return ExportedEstimator(self)
 
     # ---------------------------------------------------------------------- several estimators
 
@@ -330,10 +327,10 @@ class ExportedEstimator(nn.Module):
     input_mean: Tensor
     input_scale: Tensor
 
-    def __init__(self, estimator: ExactEstimator, portable: bool) -> None:
+    def __init__(self, estimator: ExactEstimator) -> None:
         super().__init__()
         classes = hasattr(estimator, "classes_")
-        self.head = estimator.head_.export(probabilities=classes, portable=portable)
+        self.head = estimator.head_.export(probabilities=classes)
         self.dtype = torch.float64 if isinstance(estimator.features, str) else torch.float32
         for name in _ARRAYS:
             scale = torch.as_tensor(getattr(estimator, name), device=estimator.device)

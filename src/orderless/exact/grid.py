@@ -1,18 +1,12 @@
-"""Features on a grid, whose bits do not depend on the batch, the order or other samples.
-
-A grid that loses too much by clipping or rounding gives a warning, once per head and limit.
-"""
+"""Features on a grid, whose bits do not depend on the batch, the order or other samples."""
 
 from __future__ import annotations
 
 import copy
 import math
-import sys
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import wraps
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
@@ -23,10 +17,6 @@ from ..ensemble.precision import matrix_precision
 from ..features.exact import check_limit, check_whole
 from ..io import digest
 
-# the shares of clipped values, and of squares lost by rounding, above which a warning is given
-_CLIPPED = {"input_limit": 0.1, "feature_limit": 0.01, "target_limit": 0.0}
-_ROUNDED = 1e-3
-_PACKAGE = str(Path(__file__).parents[1])
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -64,9 +54,8 @@ class GridFeatures:
                 f"use an ensemble with precision='float32', got {particles.precision!r}"
             )
         self.limit = check_limit(limit, "feature_limit")
-        self.bits = check_whole("bits", bits, 1, 20)
+        self.bits = check_whole("bits", bits, 1, 16)
         self.block_size = check_whole("block_size", block_size, 1)
-        self.scale = 2.0**bits / limit
         self._take(particles)
         first = self.maps[0]
         # a map may split its batches into blocks itself
@@ -99,22 +88,16 @@ class GridFeatures:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Features of samples `[N, B, M]`, on the grid."""
-        return self.rounded(self.raw(x))
-
-    def rounded(self, features: Tensor) -> Tensor:
-        largest = 2.0**self.bits
-        return (features * self.scale).round_().clamp_(-largest, largest).div_(self.scale)
+        return on_grid(self.raw(x), self.limit, self.bits)
 
     def raw(self, x: Tensor) -> Tensor:
         """Features before rounding: `[N, B, M]`, float32 or float64."""
         size = self.block_size if self.padded else self.portion
         features = torch.cat([self._block(part) for part in x.split(size)], dim=1)
-        if not features.isfinite().all():
-            bad = (~features.isfinite()).any(2).any(0).nonzero()[0].item()
-            raise ValueError(
-                f"the features of sample {bad} of a block of {len(x)} are not finite: clean the "
-                "data"
-            )
+        finite = features.isfinite().all(2).all(0)
+        if not finite.all():
+            bad = int(finite.int().argmin())
+            raise ValueError(f"the features of sample {bad} of {len(x)} are not finite")
         return features if features.dtype == torch.float64 else features.float()
 
     def _block(self, x: Tensor) -> Tensor:
@@ -132,17 +115,21 @@ class GridFeatures:
             else:  # by the frozen network that all maps share
                 common = pooled(x)
                 outputs = [module.projected(common) for module in self.maps]  # type: ignore[operator]
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            hint = "a single sample is x[None]"
-            if x.dtype not in (torch.float32, torch.int64):
-                hint = "most networks take x.float(), and pixels as x.float() / 255"
             raise ValueError(
-                f"the feature map cannot take samples of shape {list(x.shape[1:])}, {x.dtype} "
-                f"({hint}): {error}"
+                f"the feature map cannot take samples of shape {list(x.shape[1:])}, {x.dtype} (a "
+                "single sample is x[None], most networks take x.float(), and pixels as "
+                f"x.float() / 255): {error}"
             ) from error
         return torch.stack([checked_features(output, len(x)) for output in outputs])[:, :count]
+
+
+def on_grid(features: Tensor, limit: float, bits: int) -> Tensor:
+    """Features rounded to multiples of limit / 2^bits and clipped."""
+    scale = 2.0**bits / limit
+    return (features * scale).round_().clamp_(-limit * scale, limit * scale).div_(scale)
 
 
 def checked_features(features: Any, count: int) -> Tensor:
@@ -153,51 +140,31 @@ def checked_features(features: Any, count: int) -> Tensor:
     raise ValueError(f"a feature map must give [B, M] for B={count}, got {got}: add nn.Flatten()")
 
 
-class GridWarnings:
-    """The warnings of a head, each given once."""
-
-    def __init__(self) -> None:
-        self.told: set[str] = set()  # names of settings
-        self.advice: dict[str, str] = {}  # by setting, from an estimator with settings of its own
-
-    def tell(self, setting: str, message: str) -> None:
-        if setting not in self.told:
-            self.told.add(setting)
-            warnings.warn(message, stacklevel=_outside())
-
-    def look_at(self, setting: str, values: Tensor, limit: float, bits: int) -> None:
-        """Warn if values lose much on the grid of multiples of limit / 2^bits up to the limit."""
-        values = values.double()
-        largest = values.abs().max().item() if values.numel() else 0.0
-        if setting in self.told or largest == 0.0:
-            return
-        unit = limit / 2.0**bits
-        clipped = (values.abs() > limit).double().mean().item()
-        inside = values.clamp(-limit, limit)
-        # in units of the largest, whose square may be too small or too large for a float64
-        lost = ((inside - (inside / unit).round() * unit) / largest).square().mean()
-        share = (lost / (values / largest).square().mean()).item()
-        what = setting.replace("_limit", "s")
-        if clipped > _CLIPPED[setting]:
-            how = f"{100 * clipped:.0f}% of the {what} lie beyond +-{limit:g} and are clipped"
-        elif share > _ROUNDED:
-            how = f"the {what} are so small that rounding takes {100 * share:.2g}% of their squares"
-        else:
-            return
-        # a power of two, at least twice the largest value seen
-        better = 2.0 ** math.ceil(math.log2(2.0 * largest))
-        advice = self.advice.get(setting, f"scale them, or set {setting}={better!r}")
-        self.tell(setting, f"{how}: {advice}")
-
-
-def _outside() -> int:
-    """The level of the nearest caller outside of this package, for `warnings.warn` above."""
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level += 1
-        frame = frame.f_back
-    return level
+def remark(what: str, values: Tensor, limit: float, bits: int) -> str | None:
+    """What is wrong with a grid of multiples of limit / 2^bits up to the limit for these inputs,
+    features or targets, if clipping or rounding loses much of them, and what to do."""
+    values = values.double()
+    largest = values.abs().max().item() if values.numel() else 0.0
+    if largest == 0.0:
+        return None
+    clipped = (values.abs() > limit).double().mean().item()
+    # in units of the largest, whose square may be too small or too large for a float64
+    inside = values.clamp(-limit, limit) / largest
+    unit = limit / 2.0**bits / largest
+    lost = (inside - (inside / unit).round() * unit).square().mean()
+    share = (lost / (values / largest).square().mean()).item()
+    if clipped > (0.1 if what == "input" else 0.01):
+        how = f"{100 * clipped:.0f}% of the {what}s lie beyond +-{limit:g} and are clipped"
+    elif share > 1e-3:
+        how = f"the {what}s are so small that rounding takes {100 * share:.2g}% of their squares"
+    else:
+        return None
+    scaled = "target" if what == "target" else "input"
+    better = 2.0 ** math.ceil(math.log2(2.0 * largest))  # at least twice the largest seen
+    return (
+        f"{how}: scale them (an estimator: set {scaled}_mean and {scaled}_scale), or set "
+        f"{what}_limit={better!r}"
+    )
 
 
 class Inputs(nn.Flatten):

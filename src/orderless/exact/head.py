@@ -8,7 +8,7 @@ the map, the posterior of W under squared error is Gaussian and a function of su
     p(y | x_i) = integral of p(y | W, x_i) p(W) dW
 
 with A, B the sums of centred features, computed from the same sums. Prior precision and noise
-variance are not part of the sums: they are chosen on read, see `ridge.py` and `held_out.py`. Sums
+variance are not part of the sums: they are chosen on read, see `ridge.py` and `solution.py`. Sums
 have no order, and here they have no rounding either (see `sums.py`), so the result is the same *to
 the bit* for any order of tasks, batches or single samples, any batching and any division among
 machines. Data can be removed again, and heads added and subtracted: everything is
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -42,27 +43,15 @@ from ..features.exact import check_limit, check_whole
 from ..filters.base import Predictor
 from ..filters.weights import log_mean
 from .export import ExportedHead
-from .grid import GridFeatures, GridWarnings, as_ensemble, in_plain_mode
-from .held_out import by_label, label_table
-from .intake import LARGEST_LABEL, sums_of
+from .grid import GridFeatures, as_ensemble, in_plain_mode
+from .intake import LARGEST_LABEL, check_tensor, checked, sums_of
 from .ridge import HeadPosterior
-from .solution import (
-    Prior,
-    Solution,
-    check_choice,
-    checked_prior,
-    read,
-    solve,
-)
-from .sums import Basis, Column, HeadSums, column_pairs, tasks_and_labels, whole
+from .solution import Prior, Solution, by_label, check_choice, checked_prior, read, solve
+from .sums import Basis, Column, HeadSums, tasks_and_labels, whole
 
-_CHOICES = {
-    "weighting": ("uniform", "evidence"),
-    "across_tasks": ("max", "probs"),
-    "standardize": (True, False),
-}
+_CHOICES = {"weighting": ("uniform", "evidence"), "standardize": (True, False)}
+_LOCK = threading.Lock()  # of all heads, held while one takes over new sums
 _READ_OPTIONS = {*_CHOICES, "prior_precision", "noise_variance", "class_prior"}
-_UNLIKELY = 1 << 16  # labels below are not taken for ids
 
 
 class Predictive(NamedTuple):
@@ -75,11 +64,27 @@ class Predictive(NamedTuple):
 class ExactHead(Predictor):
     """A linear head on frozen features: `update`, `forget`, `a + b`, `a - b`, exact to the bit.
 
+    With centred features z of a map, their mean variance v and targets y, the head W is Gaussian
+    with prior precision alpha, noise variance 1 / beta and lambda = alpha v / beta:
+
+        A = sum z z^T    B = sum z y^T    W ~ N((A + lambda I)^-1 B, (A + lambda I)^-1 / beta)
+
+    >>> x, y = torch.eye(4).repeat(5, 1), torch.tensor([0, 0, 1, 1]).repeat(5)
+    >>> monday, tuesday = ol.ExactHead("linear"), ol.ExactHead("linear")
+    >>> monday.update(x[:12], y[:12])
+    >>> tuesday.update(x[12:], y[12:])
+    >>> both = tuesday + monday
+    >>> both.predict(x[:4]).argmax(1).tolist()
+    [0, 0, 1, 1]
+    >>> both.forget(x[12:], y[12:])
+    >>> torch.equal(both.predict(x), monday.predict(x))
+    True
+
     Saved with the sums, and compared when a state is loaded or heads are added: the maps,
-    `feature_limit`, `bits`, `block_size` (for maps that are not `exact`), `targets`,
-    `target_limit`, `calibration`, `ledger`. Not saved, because they matter on read alone, and may
-    be set at any time: `weighting`, `across_tasks`, `standardize`, `prior_precision`,
-    `noise_variance`, `class_prior`. `classes` is the caller's, too.
+    `feature_limit`, `bits`, `block_size` (for maps that are not `exact`), `target_limit` (None for
+    classes), `calibration`, `ledger`. Not saved, because they matter on read alone, and may
+    be set at any time: `weighting`, `standardize`, `prior_precision`, `noise_variance`,
+    `class_prior`. `classes` is the caller's, too.
 
     Args:
         features: one module with outputs `[B, M]` (N = 1): random features from
@@ -93,8 +98,6 @@ class ExactHead(Predictor):
         weights: `"uniform"`: the plain mean of the maps, usually the most accurate; `"evidence"`:
             w_i ∝ p(data | map i), the Bayesian choice, which on large data gives one map all the
             weight. The attribute is `weighting`.
-        across_tasks: how the scores of one label from several tasks combine: `"max"` or `"probs"`
-            (sum of probabilities). Summed raw outputs would equal one head without tasks.
         standardize: centre features and give the head an intercept. All features have one scale,
             their mean variance: scale raw columns of different units yourself. `False` uses
             features as they are, without an intercept.
@@ -102,12 +105,12 @@ class ExactHead(Predictor):
         class_prior: the shares of the classes assumed on read: None (those of the data),
             `"uniform"`, or a share per label; see the attribute.
         calibration: keep one sample in `calibration`, chosen by its hash, to choose the ridge and
-            the temperature of probabilities (see `held_out.py`); 2 N M bytes each. 0: keep
+            the temperature of probabilities (see `solution.py`); 2 N M bytes each. 0: keep
             none; the ridge maximises the evidence, and probabilities are less well calibrated.
-        feature_limit, target_limit: powers of two. Features beyond the limit are clipped (`clipped`
-            counts them), targets beyond it refused; the grid is limit / 2^bits. A warning suggests
-            a better limit if much is lost by clipping or rounding.
-        bits: of the grid; samples of a total weight of 2^(76 - 2 * bits) can be summed exactly.
+        feature_limit, target_limit: powers of two. Features beyond the limit are clipped, targets
+            beyond it refused. A warning suggests a better limit if much is lost by clipping or
+            rounding.
+        bits: the grid is that of multiples of limit / 2^bits; at most 16.
         block_size: rows per block for maps that are not `exact`, see `grid.py`. Updates with
             single samples are several times faster with `block_size=1`.
         ledger: keep 16 bytes per sample, a keyed hash with a count, and refuse to forget a sample
@@ -116,7 +119,7 @@ class ExactHead(Predictor):
     Updates may come from several threads: each is counted. A head in use is not to be moved.
     """
 
-    plain_state = ("fingerprint", "targets", "calibration", "ledger", "sums")
+    plain_state = ("basis", "sums")
     sums: HeadSums | None  # None without data; never changed in place
     _solution: Solution | None
 
@@ -127,7 +130,6 @@ class ExactHead(Predictor):
         classes: int | None = None,
         targets: str = "classes",
         weights: str = "uniform",
-        across_tasks: str = "max",
         standardize: bool = True,
         prior_precision: float | None = None,
         noise_variance: float | None = None,
@@ -160,15 +162,13 @@ class ExactHead(Predictor):
             classes = check_whole("classes", classes, 1, LARGEST_LABEL)
         self.classes = classes
         self.weighting = weights
-        self.across_tasks = across_tasks
         self.standardize = standardize
         self.prior_precision = prior_precision
         self.noise_variance = noise_variance
         self.class_prior = class_prior
-        self.warnings = GridWarnings()
+        self.told: set[str] = set()  # what was warned of
         self.meaning = ""  # an estimator's description of inputs and labels; not saved
         self.sums = None
-        self._lock = threading.RLock()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, checked; the solved heads are dropped here if they depend on it."""
@@ -182,20 +182,11 @@ class ExactHead(Predictor):
         if name == "sums" or name in _READ_OPTIONS:
             super().__setattr__("_solution", None)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles, each of which has a lock of its own."""
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.RLock())
-
     def __repr__(self) -> str:
         features = "no" if self.sums is None else self.sums.features
-        maps = "1 map" if self.particles.n == 1 else f"{self.particles.n} maps"
         return (
-            f"{type(self).__name__}({maps}, {features} features, "
-            f"{len(self.columns)} columns, {self.samples} samples, weights={self.weighting!r}, "
-            f"device={str(self.grid.device)!r})"
+            f"ExactHead({self.particles.n} maps, {features} features, {len(self.columns)} columns, "
+            f"{self.samples} samples, weights={self.weighting!r}, device='{self.grid.device}')"
         )
 
     @property
@@ -204,14 +195,11 @@ class ExactHead(Predictor):
         return 0 if self.sums is None else whole(self.sums.samples)
 
     @property
-    def clipped(self) -> int | float:
-        """The number of feature values beyond `feature_limit`; should be small."""
-        return 0 if self.sums is None else whole(self.sums.clipped)
-
-    @property
     def columns(self) -> list[Column]:
         """The head's columns (task, label) in ascending order; task is -1 if none was given."""
-        return [] if self.sums is None else column_pairs(self.sums.columns)
+        numbers = torch.zeros(0) if self.sums is None else self.sums.columns
+        tasks, labels = tasks_and_labels(numbers)
+        return list(zip(tasks.tolist(), labels.tolist(), strict=True))
 
     # ---------------------------------------------------------------------- data
 
@@ -224,9 +212,7 @@ class ExactHead(Predictor):
         With `task` the head has a column per (task, label), otherwise one per label. A sample of
         weight 3 counts as three; weights `[B]` are multiples of 1/16 up to 16.
         """
-        part = sums_of(self, x, y, task, sample_weight)
-        with self._lock:
-            self.sums = self._total(part, 1)
+        self._change(x, y, task, sample_weight, 1)
 
     @in_plain_mode
     def forget(
@@ -238,9 +224,18 @@ class ExactHead(Predictor):
         that were never added are refused if the sums show it: if a count or a sum of squares would
         fall below 0, or if sums would remain without samples. With a ledger all of them are.
         """
-        part = sums_of(self, x, y, task, sample_weight)
-        with self._lock:
-            self.sums = self._total(part, -1)
+        self._change(x, y, task, sample_weight, -1)
+
+    def _change(self, x: Tensor, y: Tensor, task: int | None, weight: Any, sign: int) -> None:
+        x, y, weights = checked(x, y, weight, self.grid.device)
+        if not len(y):
+            return
+        part, remarks = sums_of(self, x, y, task, weights)
+        for name in remarks.keys() - self.told:
+            self.told.add(name)
+            warnings.warn(remarks[name], stacklevel=4)
+        with _LOCK:
+            self.sums = self._total(part, sign)
 
     def _total(self, part: HeadSums | None, sign: int) -> HeadSums | None:
         """Own sums plus or minus others, after every check; None if no data are left."""
@@ -256,23 +251,14 @@ class ExactHead(Predictor):
         return total if total.samples else None
 
     def _check_labels(self, sums: HeadSums) -> None:
-        """Refuse labels beyond `classes`; warn of labels that seem to be ids."""
-        if not self.basis.classes or not len(sums.columns):
-            return
-        largest = int(tasks_and_labels(sums.columns)[1].max())
-        if self.classes is not None and largest >= self.classes:
+        """Refuse labels beyond `classes`."""
+        largest = max(tasks_and_labels(sums.columns)[1].tolist(), default=0)
+        if self.basis.classes and self.classes is not None and largest >= self.classes:
             raise ValueError(f"labels must lie between 0 and {self.classes - 1}, got {largest}")
-        if self.classes is None and largest >= max(_UNLIKELY, 100 * len(sums.columns)):
-            self.warnings.tell(
-                "labels",
-                f"a label is {largest}, but there are {len(sums.columns)} different ones, and "
-                f"predictions will have {largest + 1} columns: number the labels from 0 if these "
-                "are ids, or say how many classes there are",
-            )
 
     def drop_ledger(self) -> None:
         """Forget which samples are in; the sums stay. To be done before a head is published."""
-        with self._lock:
+        with _LOCK:
             self.basis = replace(self.basis, ledger=False)
             if self.sums is not None:
                 left = {name: own for name, own in self.sums.counted.items() if name != "ledger"}
@@ -306,7 +292,7 @@ class ExactHead(Predictor):
     def _with(self, other: ExactHead, sign: int) -> Self:
         if not isinstance(other, ExactHead):
             return NotImplemented
-        self.basis.check_same(other.basis.described())
+        self.basis.check_same(other.basis)
         if self.meaning != other.meaning:
             raise ValueError(
                 "inputs or labels mean something else there: add the estimators that these heads "
@@ -323,7 +309,7 @@ class ExactHead(Predictor):
 
     def to(self, device: torch.device | str) -> Self:
         """Move maps and sums, in place. Heads that share the maps keep theirs where they are."""
-        with self._lock:
+        with _LOCK:
             self.particles = copy.deepcopy(self.particles).to(device)
             self.grid = self.grid.moved(self.particles)
             self.basis = replace(self.basis, fingerprint=self.grid.fingerprint)
@@ -337,7 +323,7 @@ class ExactHead(Predictor):
         return {
             "kind": type(self).__name__,
             "particles": {name: t.clone() for name, t in self.particles.state_dict().items()},
-            **self.basis.described(),
+            "basis": vars(self.basis),
             "sums": None if self.sums is None else self.sums.state_dict(),
         }
 
@@ -349,12 +335,12 @@ class ExactHead(Predictor):
         particles.load_state_dict(state["particles"])
         grid = GridFeatures(particles, self.grid.limit, self.grid.bits, self.grid.block_size)
         basis = replace(self.basis, fingerprint=grid.fingerprint)
-        basis.check_same(state)
+        basis.check_same(Basis(**state["basis"]))
         sums = state["sums"]
         if sums is not None:
             sums = HeadSums.from_state(sums, basis, grid.device)
             self._check_labels(sums)
-        with self._lock:
+        with _LOCK:
             self.particles = particles
             self.grid = grid
             self.basis = basis
@@ -365,10 +351,14 @@ class ExactHead(Predictor):
     @in_plain_mode
     def solution(self) -> Solution:
         """Posteriors, weights and temperature, computed once after each change."""
-        with self._lock:
-            if self._solution is None:
-                self._solution = solve(self, self.sums)
-            return self._solution
+        sums = self.sums
+        solution = self._solution
+        if solution is None:
+            solution = solve(self, sums)
+            with _LOCK:
+                if self.sums is sums:  # no thread has changed it meanwhile
+                    self._solution = solution
+        return solution
 
     @property
     def heads(self) -> list[HeadPosterior]:
@@ -396,56 +386,51 @@ class ExactHead(Predictor):
         return torch.ones(self.particles.n, dtype=torch.bool, device=self.grid.device)
 
     @in_plain_mode
-    def outputs(  # type: ignore[override]
-        self, x: Tensor, *, task: int | None = None, across_tasks: str | None = None
-    ) -> Tensor:
+    def outputs(self, x: Tensor, *, task: int | None = None) -> Tensor:  # type: ignore[override]
         """Every map's calibrated logits `[N, B, C]` (for values, its means `[N, B, K]`).
 
-        With `task`, only that task's columns are used (task-incremental); otherwise all tasks
-        compete for each label. A class without samples has logit -inf; an unknown task, all zeros.
+        With `task`, only that task's columns are used (task-incremental); otherwise the best score
+        over all tasks is a label's. A class without samples has logit -inf; an unknown task, all
+        zeros.
         """
-        solution = self.solution()
+        check_tensor("x", x)
         if not self.basis.classes:
-            return read(solution, self.grid, x)[0]
-        across = self.across_tasks if across_tasks is None else across_tasks
-        check_choice("across_tasks", across, _CHOICES["across_tasks"])
-        columns = torch.zeros(0, dtype=torch.int64) if self.sums is None else self.sums.columns
-        tasks, labels = tasks_and_labels(columns)
-        count = self.classes or 1 + max(labels.tolist(), default=-1)
+            return self._read(x)[0]
+        columns = self.columns
+        count = self.classes or 1 + max((label for _, label in columns), default=-1)
         if count == 0:
             raise ValueError("nothing to predict yet: update first, or say how many classes exist")
-        chosen = torch.ones_like(labels, dtype=torch.bool)
-        if task is not None:
-            chosen = (tasks == task) | (tasks == -1)
-        if not chosen.any():
+        chosen = [i for i, (own, _) in enumerate(columns) if task is None or own in (task, -1)]
+        if not chosen:
             shape = self.particles.n, len(x), count
             return torch.zeros(shape, dtype=torch.float64, device=self.grid.device)
-        means, variances = read(solution, self.grid, x)
+        means, variances = self._read(x)
         # a tensor: a number divided by a tensor is rounded twice
-        factor = means.new_tensor(solution.sharpness)
+        factor = means.new_tensor(self.solution().sharpness)
         scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)
-        return by_label(scores, label_table(labels[chosen], count), across)
+        labels = torch.tensor([columns[i][1] for i in chosen], device=scores.device)
+        return by_label(scores, labels, count)
 
-    @staticmethod
-    def average(values: Tensor, weights: Tensor) -> Tensor:
-        """sum_i w_i values_i over `[N, B, C]`; a map of weight 0 may say -inf."""
-        shares = weights.to(values.dtype).view(-1, 1, 1)
-        return torch.where(shares > 0, shares * values, 0.0).sum(0)
+    def _read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Every map's means `[N, B, K]` and variances `[N, B]`."""
+        if self.sums is None:
+            raise ValueError("nothing to predict yet: update with some data first")
+        return read(self.solution(), self.grid, x)
 
     @in_plain_mode
     def predictive(self, x: Tensor) -> Predictive:
         """Mean and variance of the weighted mixture of Gaussians per head column."""
-        means, variances = read(self.solution(), self.grid, x)
+        check_tensor("x", x)
+        means, variances = self._read(x)
         weights = self.weights
         mean = self.average(means, weights)
         spread = variances.unsqueeze(2) + (means - mean).square()
         return Predictive(mean, self.average(spread, weights))
 
-    def export(self, *, probabilities: bool = False, portable: bool = True) -> ExportedHead:
-        """Maps and heads as one `nn.Module` that computes `predictive(x).mean`, or `predict(x)`.
+    def export(self, *, probabilities: bool = False) -> ExportedHead:
+        """Maps and heads as one `nn.Module` that computes `predictive(x).mean`, or `predict(x)`,
+        equal up to rounding.
 
-        Later updates do not change it. `probabilities` need the factors too, 8 N M^2 bytes. They
-        are inverted beforehand, for runtimes without triangular solves such as ONNX's;
-        `portable=False` solves. Results are equal up to rounding.
+        Later updates do not change it. `probabilities` need the inverse factors too, 8 N M^2 bytes.
         """
-        return ExportedHead(self, probabilities, portable)
+        return ExportedHead(self, probabilities)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..features.exact import INPUT_BITS, check_whole
+from .grid import on_grid, remark
 from .samples import Samples, sample_hashes, sample_keys
 from .sums import LABELS, Basis, HeadSums
 
@@ -18,55 +19,61 @@ LARGEST_WEIGHT = 16.0
 LARGEST_LABEL = 1 << 20
 _LARGEST_TASK = (1 << 30) - 1
 _LOOKED_AT = 64  # samples of an update for which warnings are given
+_UNLIKELY = 1 << 16  # labels below are not taken for ids
 
 
 def sums_of(
-    head: ExactHead, x: Tensor, y: Tensor, task: int | None, sample_weight: Any
-) -> HeadSums | None:
-    """The sums over these samples alone; None if none of them counts."""
+    head: ExactHead, x: Tensor, y: Tensor, task: int | None, weights: Tensor
+) -> tuple[HeadSums, dict[str, str]]:
+    """The sums over these samples alone, and what to remark about them."""
     grid = head.grid
     basis = head.basis
-    x, y, weights = checked(x, y, sample_weight, grid.device)
-    if not len(y):
-        return None
     columns, targets = encoded(y, task, basis)
-    keys = sample_keys(x).to(grid.device)
-    chosen = keys % max(1, basis.calibration) == 0
+    parts = [tensor.split(grid.portion) for tensor in (x, targets, weights)]
     sums = None
     kept = []
-    parts = [tensor.split(grid.portion) for tensor in (x, targets, weights, chosen)]
-    for rows, wanted, mass, some in zip(*parts, strict=True):
+    for rows, wanted, mass in zip(*parts, strict=True):
         raw = grid.raw(rows)
-        features = grid.rounded(raw)
+        features = on_grid(raw, grid.limit, grid.bits)
         if sums is None:
-            n, _, size = raw.shape
-            sums = HeadSums.empty(basis, n, size, columns, grid.device)
-            _warn(head, rows[:_LOOKED_AT], y[:_LOOKED_AT], raw[:, :_LOOKED_AT])
+            sums = HeadSums.empty(basis, len(raw), raw.shape[2], columns)
+            told = _remarks(head, rows, y, raw, columns)
         sums.add(features, wanted, mass)
-        sums.clipped += float((raw.abs() > grid.limit).sum((0, 2)).double() @ mass)
-        kept.append((features[:, some] / grid.limit).half())
+        if basis.calibration:
+            keys = torch.stack([sample_keys(rows).to(grid.device), columns[wanted]], 1)
+            some = keys[:, 0] % basis.calibration == 0
+            kept.append(Samples(keys[some], mass[some], (features[:, some] / grid.limit).half()))
     assert sums is not None
     if basis.ledger:
-        names = sample_hashes(f"{basis.fingerprint} {task}", x, y, size=8)
-        numbers = [int.from_bytes(name, signed=True) for name in names]
+        names = sample_hashes(f"{basis.fingerprint} {task}", x, y)
+        numbers = [int.from_bytes(name[:8], signed=True) for name in names]
         entries = torch.tensor(numbers, device=grid.device).unsqueeze(1)
         nothing = torch.zeros(0, len(names), 0, device=grid.device)
-        sums.counted["ledger"] = Samples.of(entries, weights, nothing)
+        sums.counted["ledger"] = Samples.of([Samples(entries, weights, nothing)])
     if basis.calibration:
-        pairs = torch.stack([keys, columns[targets]], 1)[chosen]
-        sums.counted["kept"] = Samples.of(pairs, weights[chosen], torch.cat(kept, 1))
-    return sums
+        sums.counted["kept"] = Samples.of(kept)
+    return sums, told
 
 
-def _warn(head: ExactHead, x: Tensor, y: Tensor, features: Tensor) -> None:
-    """Look at some samples, and warn if inputs, features or targets lose much on their grids."""
-    tell = head.warnings.look_at
-    tell("feature_limit", features, head.grid.limit, head.grid.bits)
-    limit = getattr(head.grid.maps[0], "input_limit", None)
-    if limit is not None and x.is_floating_point():
-        tell("input_limit", x, limit, INPUT_BITS)
+def _remarks(head: ExactHead, x: Tensor, y: Tensor, raw: Tensor, columns: Tensor) -> dict[str, str]:
+    """What seems wrong with some samples, by the name of what it is about; look at a few."""
+    grid = head.grid
+    input_limit = getattr(grid.maps[0], "input_limit", None)
+    remarks = {"feature": remark("feature", raw[:, :_LOOKED_AT], grid.limit, grid.bits)}
+    if input_limit is not None and x.is_floating_point():
+        remarks["input"] = remark("input", x[:_LOOKED_AT], input_limit, INPUT_BITS)
     if head.basis.target_limit is not None:
-        tell("target_limit", y, head.basis.target_limit, head.basis.bits)
+        limit = head.basis.target_limit
+        remarks["target"] = remark("target", y[:_LOOKED_AT], limit, grid.bits)
+        return {name: text for name, text in remarks.items() if text}
+    largest = int(columns.remainder(LABELS).max())
+    if head.classes is None and largest >= max(_UNLIKELY, 100 * len(columns)):
+        remarks["labels"] = (
+            f"a label is {largest}, but there are {len(columns)} different ones, and predictions "
+            f"will have {largest + 1} columns: number the labels from 0 if these are ids, or say "
+            "how many classes there are"
+        )
+    return {name: text for name, text in remarks.items() if text}
 
 
 def encoded(y: Tensor, task: int | None, basis: Basis) -> tuple[Tensor, Tensor]:
@@ -74,7 +81,7 @@ def encoded(y: Tensor, task: int | None, basis: Basis) -> tuple[Tensor, Tensor]:
     `[B]`, or values on their grid `[B, K]`, float64."""
     limit = basis.target_limit
     if limit is None:
-        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
+        if y.is_floating_point() or y.dtype == torch.bool or y.dim() != 1:
             raise TypeError(
                 f"labels must be whole numbers of shape [B], got {y.dtype} {tuple(y.shape)}; for "
                 "regression use targets='values'"
@@ -116,31 +123,23 @@ def check_tensor(name: str, value: Any) -> None:
 def checked(
     x: Tensor, y: Tensor, weight: Any, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs `[B, ...]`, targets and weights `[B]` of the samples with a positive weight; a single
-    sample may lack the first axis."""
+    """Inputs `[B, ...]`, targets and weights `[B]` of the samples with a positive weight."""
     check_tensor("x", x)
     check_tensor("y", y)
-    if y.dim() == 0:
-        x = x.unsqueeze(0)
-        y = y.unsqueeze(0)
-    y = y.to(device)
-    count = len(x) if x.dim() else 0
-    if count != len(y) or count == 0:
+    if not x.dim() or not y.dim() or len(x) != len(y) or not len(y):
         raise ValueError(
-            f"x has {count} samples and y has {len(y)}: give at least one, and one target each"
+            f"x has shape {list(x.shape)} and y {list(y.shape)}: give at least one sample, and one "
+            "target each"
         )
-    if x.is_floating_point() and not x.isfinite().all():
+    if not x.isfinite().all():
         raise ValueError("x holds values that are not finite: clean the data first")
     try:
         given = 1.0 if weight is None else weight
-        weights = torch.as_tensor(given, dtype=torch.float64, device=device)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"sample_weight must hold numbers, got {weight!r}") from error
-    weights = weights.expand(count) if weights.dim() == 0 else weights
-    if tuple(weights.shape) != (count,):
+        weights = torch.as_tensor(given, dtype=torch.float64, device=device).expand(len(y))
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"sample_weight must be [{count}], one per sample, got {tuple(weights.shape)}"
-        )
+            f"sample_weight must hold a number per sample, {len(y)} in all: {error}"
+        ) from error
     fine = (weights >= 0) & (weights <= LARGEST_WEIGHT) & (weights * 16 == (weights * 16).round())
     if not fine.all():
         raise ValueError(
@@ -148,6 +147,4 @@ def checked(
             f"got {weights[~fine][0].item():g}"
         )
     counted = weights > 0  # a sample of weight 0 does not even add its class
-    if counted.all():
-        return x, y, weights
-    return x[counted.to(x.device)], y[counted], weights[counted]
+    return x[counted.to(x.device)], y.to(device)[counted], weights[counted]

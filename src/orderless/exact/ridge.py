@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .held_out import HeldOut
+    from .solution import HeldOut
 
 # Every number that was set by hand to choose the ridge and the temperature.
 
@@ -68,7 +68,7 @@ class HeadPosterior:
     noise_variance: float  # 1 / beta
     log_evidence: float
     intercept_leverage: float  # 1/n, or 0 without an intercept
-    held_out: Tensor | None  # [S, K], leave-one-out scores of the kept samples
+    held_out: Tensor | None  # [S, C], leave-one-out scores of the kept samples
 
     def outputs(self, features: Tensor) -> Tensor:
         """Means `[B, K]` at features `[B, M]`, float64."""
@@ -84,18 +84,17 @@ class HeadPosterior:
 
 @dataclass(frozen=True)
 class NormalEquations:
-    """What the sums say about a head; `standardize` centres the features."""
+    """What the sums say about a head."""
 
     gram: Tensor  # [M, M], its lower triangle, before centring
     right: Tensor  # B [M, K]
     total: float  # tr Y^T Y over the contrasts
     count: float  # n
-    mean: Tensor  # [M]
+    mean: Tensor  # [M], 0 without `standardize`
     target_mean: Tensor  # [K]
-    classes: bool
+    outputs: int  # K'
     standardize: bool
     held: HeldOut | None = None
-    rows: Tensor | None = None  # [S, M], centred features of the samples held out
 
     @classmethod
     def of(
@@ -118,28 +117,13 @@ class NormalEquations:
         if classes and not standardize:
             total = total - count / len(targets)
         right = moments[:, :-1].T - mean.unsqueeze(1) * targets
-        return cls(
-            gram[:-1, :-1],
-            right,
-            total.item(),
-            count.item(),
-            mean,
-            target_mean,
-            classes,
-            standardize,
-        )
-
-    @cached_property
-    def outputs(self) -> int:  # K'
-        return len(self.target_mean) - self.classes
+        outputs = len(targets) - classes
+        gram = gram[:-1, :-1]
+        return cls(gram, right, total.item(), count.item(), mean, target_mean, outputs, standardize)
 
     @cached_property
     def dimensions(self) -> float:  # n'
         return self.count - self.standardize
-
-    @cached_property
-    def intercept_leverage(self) -> float:
-        return self.standardize / self.count
 
     @cached_property
     def unit(self) -> float:
@@ -149,11 +133,11 @@ class NormalEquations:
         size, rounding = torch.stack([centred.mean(), 1e-12 * squares.mean()]).tolist()
         return size if size > rounding else self.count
 
-    @cached_property
+    @property
     def variance(self) -> float:  # v
         return self.unit / self.count if self.standardize else 1.0
 
-    @cached_property
+    @property
     def informative(self) -> bool:
         return self.outputs > 0 and self.dimensions > 0 and self.total > 0
 
@@ -164,15 +148,8 @@ class NormalEquations:
             gram=self.gram[::step, ::step],
             right=self.right[::step],
             mean=self.mean[::step],
-            rows=None if self.rows is None else self.rows[:, ::step],
+            held=self.held and replace(self.held, rows=self.held.rows[:, ::step]),
         )
-
-    def shifted(self, ridges: Tensor) -> Tensor:
-        """A + lambda I for T lambdas: `[T, M, M]`, the lower triangles."""
-        matrix = torch.addr(self.gram, self.mean, self.mean, alpha=-self.count)
-        matrices = matrix.expand(len(ridges), -1, -1).contiguous()
-        matrices.diagonal(dim1=1, dim2=2).add_(ridges.unsqueeze(1))
-        return matrices
 
 
 @dataclass(frozen=True)
@@ -186,7 +163,11 @@ class Minimisers:
 
 def minimise(equations: NormalEquations, ridges: Tensor) -> Minimisers:
     """Solve for several lambdas `[T]`."""
-    factors = safe_cholesky(equations.shifted(ridges))
+    mean = equations.mean
+    centred = torch.addr(equations.gram, mean, mean, alpha=-equations.count)
+    shifted = centred.expand(len(ridges), -1, -1).contiguous()
+    shifted.diagonal(dim1=1, dim2=2).add_(ridges.unsqueeze(1))
+    factors = safe_cholesky(shifted)
     solved = torch.linalg.solve_triangular(factors, equations.right, upper=False)
     return Minimisers(ridges, factors, solved)
 
@@ -197,15 +178,16 @@ class Scores:
 
     log_evidence: Tensor  # [T]
     beta: Tensor  # [T]
-    held_out: Tensor | None  # [T, S, K], leave-one-out scores
+    held_out: Tensor | None  # [T, S, C], leave-one-out scores
     total: Tensor  # [T], to be maximised
 
 
 def score(equations: NormalEquations, trials: Minimisers, beta: float | None = None) -> Scores:
     """Score minimisers, under the best beta of each unless it is given."""
     explained = trials.solved.square().sum((1, 2))
-    if equations.classes:  # over the contrasts of the columns
-        explained = explained - trials.solved.sum(2).square().sum(1) / trials.solved.shape[2]
+    columns = trials.solved.shape[2]
+    if equations.outputs < columns:  # over the contrasts of the columns
+        explained = explained - trials.solved.sum(2).square().sum(1) / columns
     freedom = equations.outputs * equations.dimensions
     residual = (equations.total - explained).clamp(min=0.0)
     precision = freedom / residual.clamp(min=freedom * SMALLEST_NOISE)
@@ -215,16 +197,15 @@ def score(equations: NormalEquations, trials: Minimisers, beta: float | None = N
     volume = trials.factors.shape[1] * trials.ridges.log() - 2.0 * roots
     scale = equations.dimensions * (precision / (2.0 * math.pi)).log()
     evidence = equations.outputs / 2 * (volume + scale) - precision / 2 * residual
-    if equations.outputs == 0:
-        evidence = torch.zeros_like(evidence)
     total = EVIDENCE * evidence / max(freedom, 1.0)
-    if equations.held is None or equations.rows is None:
+    held = equations.held
+    if held is None:
         return Scores(evidence, precision, None, total)
-    rows = torch.linalg.solve_triangular(trials.factors, equations.rows.T, upper=False)
-    leverage = rows.square().sum(1) + equations.intercept_leverage
+    rows = torch.linalg.solve_triangular(trials.factors, held.rows.T, upper=False)
+    leverage = rows.square().sum(1) + equations.standardize / equations.count
     outputs = rows.mT @ trials.solved + equations.target_mean
-    held_out = equations.held.scores(outputs, leverage, 1.0 / precision)
-    return Scores(evidence, precision, held_out, total + equations.held.judge(held_out))
+    held_out = held.scores(outputs, leverage, 1.0 / precision)
+    return Scores(evidence, precision, held_out, total + held.judge(held_out))
 
 
 def choose_ridge(equations: NormalEquations) -> float:
@@ -243,21 +224,17 @@ def choose_ridge(equations: NormalEquations) -> float:
     """
     size = len(equations.gram)
     steps = [2**k for k in range(1, size.bit_length()) if size > CHEAP * 2 ** (k - 1)]
-    if not steps:
-        return equations.unit * math.exp(_best(equations, 0.01))
-    peak = _best(equations.every(steps[-1]), AROUND)
-    before = peak - DRIFT
+    smallest = equations.every(steps[-1]) if steps else equations
+    tolerance = AROUND if steps else 0.01
+    peak = maximum(lambda points: totals(smallest, points), LOWEST, HIGHEST, tolerance)
+    before = peak - DRIFT if steps else peak
     for step in reversed(steps[:-1]):
         start = 2.0 * peak - before  # extrapolated to twice as many features
         before = peak
-        values = totals(equations.every(step), start + AROUND * torch.arange(-1.0, 2.0))
-        peak = start + AROUND * vertex(*values.tolist())
+        around = torch.arange(-1.0, 2.0)
+        place, _ = vertex(totals(equations.every(step), start + AROUND * around))
+        peak = start + AROUND * (float(place) - 1.0)
     return equations.unit * math.exp(2.0 * peak - before)
-
-
-def _best(equations: NormalEquations, tolerance: float) -> float:
-    """The best log(lambda / unit), from all of its range."""
-    return maximum(lambda points: totals(equations, points), LOWEST, HIGHEST, tolerance)
 
 
 def totals(equations: NormalEquations, points: Tensor) -> Tensor:
@@ -284,18 +261,17 @@ def solve_head(
         beta = 1.0
     best = minimise(equations, equations.mean.new_tensor([ridge]))
     scores = score(equations, best, beta)
-    factor = best.factors[0]
-    weight = torch.linalg.solve_triangular(factor.T, best.solved[0], upper=True)
+    weight = torch.linalg.solve_triangular(best.factors[0].T, best.solved[0], upper=True)
     precision, log_evidence = torch.stack([scores.beta[0], scores.log_evidence[0]]).tolist()
     return HeadPosterior(
         weight,
         equations.target_mean - equations.mean @ weight,
-        factor,
+        best.factors[0],
         equations.mean,
         prior_precision=ridge * precision / variance,
         noise_variance=1.0 / precision,
         log_evidence=log_evidence if equations.informative or fixed else 0.0,
-        intercept_leverage=equations.intercept_leverage,
+        intercept_leverage=equations.standardize / equations.count,
         held_out=None if scores.held_out is None else scores.held_out[0],
     )
 
@@ -320,23 +296,24 @@ def maximum(
     function: Callable[[Tensor], Tensor], low: float, high: float, tolerance: float
 ) -> float:
     """The maximum of a smooth function of one number, evaluated at several points at a time: on a
-    grid, then on finer grids around the best point, until points are `tolerance` apart. Each time a
-    parabola goes through the best three."""
+    grid, then on finer grids around the best point, until points are `tolerance` apart."""
     points = torch.linspace(low, high, 21, dtype=torch.float64)
     while True:
         step = float(points[1] - points[0])
-        values = function(points)
-        best = 1 + int(values[1:-1].argmax())
-        peak = float(points[best]) + step * vertex(*values[best - 1 : best + 2].tolist())
+        place, _ = vertex(function(points))
+        peak = float(points[0]) + step * float(place)
         if step <= tolerance:
             return peak
         centre = min(max(peak, low + step), high - step)
         points = torch.linspace(centre - step, centre + step, 9, dtype=torch.float64)
 
 
-def vertex(left: float, middle: float, right: float) -> float:
-    """The maximum of the parabola through values at -1, 0 and 1, at most 1 away."""
-    bend = left - 2.0 * middle + right
-    if bend >= 0.0:
-        return float(right > left) - float(right < left)
-    return min(max(0.5 * (left - right) / bend, -1.0), 1.0)
+def vertex(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The place and the height `[...]` of the maximum of values `[F, ...]` at 0, 1 to F - 1: of a
+    parabola through the best inner value and its neighbours, at most 1 away."""
+    best = values[1:-1].argmax(0, keepdim=True) + 1
+    left, middle, right = values.gather(0, torch.cat([best - 1, best, best + 1]))
+    slope = (right - left) / 2.0
+    bend = (2.0 * middle - left - right).clamp(min=1e-9)
+    shift = (slope / bend).clamp(-1.0, 1.0)
+    return best[0] + shift, middle + slope * shift - bend * shift.square() / 2.0

@@ -12,18 +12,14 @@ The key is the fingerprint of the head's maps, so that ledgers of equal heads ad
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_HASHED = 2**22  # values hashed at a time
 
-
-@dataclass(frozen=True)
-class Samples:
+class Samples(NamedTuple):
     """S distinct samples in ascending order of their keys, and the total weight of each.
 
     A kept sample has its features; a ledger keeps 16 bytes per sample, a key and a weight.
@@ -34,8 +30,12 @@ class Samples:
     features: Tensor  # [N, S, M], float16, in units of the grid's limit; [0, S, 0] in a ledger
 
     @classmethod
-    def of(cls, keys: Tensor, weights: Tensor, features: Tensor) -> Samples:
+    def of(cls, parts: list[Samples]) -> Samples:
         """Any samples: equal ones become one, and those whose weights add up to 0 none."""
+        all_keys, all_weights, all_features = zip(*parts, strict=True)
+        keys = torch.cat(all_keys)
+        weights = torch.cat(all_weights)
+        features = torch.cat(all_features, 1)
         order = torch.arange(len(keys), device=keys.device)
         for key in reversed(keys.unbind(1)):
             order = order[key[order].sort(stable=True).indices]
@@ -49,42 +49,27 @@ class Samples:
 
     def plus(self, other: Samples, sign: int = 1) -> Samples:
         """Add or remove the samples of the other."""
-        other = other.map(lambda tensor: tensor.to(self.keys.device))
-        return Samples.of(
-            torch.cat([self.keys, other.keys]),
-            torch.cat([self.weights, sign * other.weights]),
-            torch.cat([self.features, other.features], 1),
-        )
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Samples:
-        """Apply a function to every tensor."""
-        return Samples(change(self.keys), change(self.weights), change(self.features))
+        return Samples.of([self, other._replace(weights=sign * other.weights)])
 
 
-def sample_hashes(key: str, x: Tensor, y: Tensor, *, size: int) -> list[bytes]:
-    """A keyed hash of every sample (x, y), of `size` bytes; the same for equal numbers of any
-    type."""
+def sample_hashes(key: str, x: Tensor, y: Tensor) -> list[bytes]:
+    """A keyed hash of every sample (x, y), 16 bytes; the same for equal numbers of any type."""
     secret = hashlib.blake2b(key.encode()).digest()
-    rows = torch.cat([_numbers(x), _numbers(y)], dim=1).numpy()
-    return [hashlib.blake2b(row.data, key=secret, digest_size=size).digest() for row in rows]
+    rows = torch.cat([_numbers(x).cpu(), _numbers(y).cpu()], dim=1).numpy()
+    return [hashlib.blake2b(row.data, key=secret, digest_size=16).digest() for row in rows]
 
 
 def _numbers(values: Tensor) -> Tensor:
     """Samples as float64 rows `[B, D]`; minus zero is zero."""
-    return values.detach().cpu().reshape(len(values), -1).double() + 0.0
+    return values.detach().reshape(len(values), -1).double() + 0.0
 
 
 def sample_keys(x: Tensor) -> Tensor:
     """A fast hash of every sample's values, computed where they are: `[B]`, int64, the same for
     equal numbers of any type."""
-    flat = x.reshape(len(x), -1)
-    factors = _factors(flat.shape[1], x.device)
-    hashes = []
-    for part in flat.split(max(1, _HASHED // max(1, flat.shape[1]))):
-        bits = (part.double() + 0.0).view(torch.int64)  # + 0: minus zero is zero
-        # multilinear hashing; the lower halves of small integers are all zeros
-        hashes.append(((bits ^ _upper(bits, 32)) * factors).sum(1))
-    return _mixed(torch.cat(hashes))
+    bits = _numbers(x).view(torch.int64)
+    # multilinear hashing; the lower halves of small integers are all zeros
+    return _mixed(((bits ^ _upper(bits, 32)) * _factors(bits.shape[1], x.device)).sum(1))
 
 
 @lru_cache(maxsize=8)

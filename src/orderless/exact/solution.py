@@ -1,21 +1,42 @@
-"""What is read off the sums: the posterior of every map's head, and the temperature of all."""
+"""What is read off the sums: the posterior of every map's head, and the temperature of all.
+
+A few samples are kept besides the sums, and leave-one-out predictions for them have a closed form.
+
+Without sample i of weight w, leverage h and target y the head's output at i would be
+
+    f_-i = (f_i - w h y) / (1 - w h),    of variance sigma^2 (1 + h / (1 - w h)),
+
+so the log-likelihood of a few kept samples' labels, at the best temperature, shows how good a
+lambda is on new data. The mixture of all maps has one temperature. The evidence measures squared
+errors instead, and prefers a lambda about ten times too large if there are many classes. It serves
+as the prior, with the weight of `EVIDENCE` samples, and decides alone if none are kept.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ..filters.weights import normalize
 from .grid import GridFeatures
-from .held_out import HeldOut, by_label, label_table
-from .intake import check_tensor
-from .ridge import SHARPNESS, HeadPosterior, NormalEquations, solve_head
+from .ridge import (
+    DEVIATION,
+    SHARPNESS,
+    STEP,
+    STEPS,
+    HeadPosterior,
+    NormalEquations,
+    maximum,
+    solve_head,
+    vertex,
+)
 from .sums import HeadSums, tasks_and_labels
 
 if TYPE_CHECKING:
@@ -32,9 +53,7 @@ class Solution:
     evidence: Tensor  # [N], log p(data | map i), float64
     log_weights: Tensor  # [N]
     sharpness: float = SHARPNESS  # on f / sqrt(variance) of all maps, chosen for their mixture
-    left_out: Tensor | None = (
-        None  # [S], whether the head without a kept sample predicts it rightly
-    )
+    left_out: Tensor | None = None  # [S], whether a kept sample is right without itself
 
 
 def solve(head: ExactHead, sums: HeadSums | None) -> Solution:
@@ -42,21 +61,28 @@ def solve(head: ExactHead, sums: HeadSums | None) -> Solution:
     heads, and the maps are alike."""
     n = head.particles.n
     evidence = torch.zeros(n, dtype=torch.float64, device=head.grid.device)
-    uniform = torch.full_like(evidence, -math.log(n))
+    log_weights = torch.full_like(evidence, -math.log(n))
     if sums is None:
-        return Solution([], evidence, uniform)
+        return Solution([], evidence, log_weights)
     ratio = ratios_of(head.class_prior, sums)
-    held = held_out_of(sums, head.across_tasks, ratio)
-    heads = [_solve_map(head, sums, held, ratio, number) for number in range(n)]
+    fixed = None
+    if head.prior_precision is not None and head.noise_variance is not None:
+        fixed = head.prior_precision, head.noise_variance
+    heads = []
+    for number in range(n):
+        equations = equations_of(sums, number, ratio, head.standardize)
+        heads.append(solve_head(equations, fixed))
     evidence = evidence.new_tensor([posterior.log_evidence for posterior in heads])
-    log_weights = normalize(evidence)[0] if head.weighting == "evidence" else uniform
+    if head.weighting == "evidence":
+        log_weights = normalize(evidence)[0]
+    held = equations.held  # with the same labels and weights for every map
     if held is None:
         return Solution(heads, evidence, log_weights)
     scores = torch.stack([posterior.held_out for posterior in heads])  # type: ignore[misc]
     sharpness = held.sharpness(scores, log_weights)
-    logits = by_label(sharpness * scores, held.table, held.across)
-    shares = logits.softmax(2) * log_weights.exp().view(-1, 1, 1)
-    return Solution(heads, evidence, log_weights, sharpness, shares.sum(0).argmax(1) == held.labels)
+    shares = (sharpness * scores).softmax(2) * log_weights.exp().view(-1, 1, 1)
+    right = shares.sum(0).argmax(1) == held.labels
+    return Solution(heads, evidence, log_weights, sharpness, right)
 
 
 def read(solution: Solution, grid: GridFeatures, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,9 +90,6 @@ def read(solution: Solution, grid: GridFeatures, x: Tensor) -> tuple[Tensor, Ten
 
     Blocks have one size, so that no bit of a sample's result depends on other samples.
     """
-    check_tensor("x", x)
-    if not solution.heads:
-        raise ValueError("nothing to predict yet: update with some data first")
     size = 512 if grid.device.type == "cuda" else 128
     means = []
     variances = []
@@ -80,10 +103,10 @@ def read(solution: Solution, grid: GridFeatures, x: Tensor) -> tuple[Tensor, Ten
     return torch.cat(means, 1), torch.cat(variances, 1)
 
 
-def _solve_map(
-    head: ExactHead, sums: HeadSums, held: HeldOut | None, ratio: Tensor | None, number: int
-) -> HeadPosterior:
-    """The posterior of one map's head, under the assumed shares of the classes.
+def equations_of(
+    sums: HeadSums, number: int, ratio: Tensor | None, standardize: bool
+) -> NormalEquations:
+    """What the sums say about one map's head, under the assumed shares of the classes.
 
     The sums determine the mean m_c / n_c of every class, and the pooled scatter around these means.
     Let samples of class c count r_c = n pi_c / n_c times. That changes the means' part of the Gram
@@ -104,31 +127,81 @@ def _solve_map(
         moments,
         squares,
         classes=sums.basis.classes,
-        standardize=head.standardize,
+        standardize=standardize,
         constant=sums.basis.feature_limit,
     )
-    if held is not None:
-        features = sums.counted["kept"].features[number, : len(held.labels)].double()
-        rows = features * sums.basis.feature_limit - equations.mean
-        equations = replace(equations, held=held, rows=rows)
-    fixed = None
-    if head.prior_precision is not None and head.noise_variance is not None:
-        fixed = head.prior_precision, head.noise_variance
-    return solve_head(equations, fixed)
-
-
-def held_out_of(sums: HeadSums, across: str, ratio: Tensor | None = None) -> HeldOut | None:
-    """As many kept samples as cost about as much as a factorisation."""
     kept = sums.counted.get("kept")
     if kept is None or not len(kept.keys) or len(sums.columns) < 2:
-        return None
-    names, labels = tasks_and_labels(sums.columns)[1].unique(return_inverse=True)
+        return equations
+    labels = tasks_and_labels(sums.columns)[1].unique(return_inverse=True)[1]
+    # as many as cost about as much as a factorisation
     most = min(2048, max(256, sums.features // 3), max(16, 2**18 // len(labels)))
+    rows = kept.features[number, :most].double() * sums.basis.feature_limit - equations.mean
     columns = torch.searchsorted(sums.columns, kept.keys[:most, 1].contiguous())
     weights = kept.weights[:most]
     if ratio is not None:
         weights = weights * ratio[columns]
-    return HeldOut(columns, weights, label_table(labels, len(names)), labels[columns], across)
+    return replace(equations, held=HeldOut(rows, columns, weights, labels))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """S kept samples, for which leave-one-out predictions are computed."""
+
+    rows: Tensor  # [S, M], centred features under one map
+    columns: Tensor  # [S], indices of the head's K columns
+    weights: Tensor  # [S], in the sums
+    of_label: Tensor  # [K], the label of each column
+
+    @property
+    def labels(self) -> Tensor:
+        return self.of_label[self.columns]
+
+    def scores(self, outputs: Tensor, leverage: Tensor, noise: Tensor) -> Tensor:
+        """f_-i over its standard deviation per label `[n, S, C]`, from outputs `[n, S, K]`,
+        leverages `[n, S]` and noise variances `[n]`."""
+        weighted = self.weights * leverage
+        rest = (1.0 - weighted).clamp(min=1e-9)
+        own = self.columns.expand_as(weighted).unsqueeze(2)
+        scores = outputs.scatter_add(2, own, -weighted.unsqueeze(2))
+        scores = scores / (noise.unsqueeze(1) * rest * (rest + leverage)).sqrt().unsqueeze(2)
+        return by_label(scores, self.of_label, int(self.of_label.max()) + 1)
+
+    def judge(self, scores: Tensor) -> Tensor:
+        """The log-likelihood of all labels under each of n maps alone, at the best factor on its
+        scores `[n, S, C]`: `[n]`."""
+        factors = math.log(SHARPNESS) + STEP * torch.arange(-STEPS, STEPS + 1.0)
+        return vertex(self.likelihoods(scores, factors))[1]
+
+    def sharpness(self, scores: Tensor, maps: Tensor) -> float:
+        """The best factor on the scores `[n, S, C]` for the mixture of maps with log-weights
+        `[n]`."""
+
+        def of_mixture(factors: Tensor) -> Tensor:
+            return self.likelihoods(scores, factors, maps).squeeze(1)
+
+        return math.exp(maximum(of_mixture, -3.0, 4.0, tolerance=0.05))
+
+    def likelihoods(self, scores: Tensor, factors: Tensor, maps: Tensor | None = None) -> Tensor:
+        """Log-likelihoods of all labels plus the log prior of the factor, at F log factors: of each
+        map `[F, n]`, or of the mixture with log-weights `maps` `[F, 1]`."""
+        own = self.labels.expand(scores.shape[:2]).unsqueeze(2)
+        values = []
+        for factor in factors.tolist():
+            logits = math.exp(factor) * scores
+            chances = logits.gather(2, own).squeeze(2) - logits.logsumexp(2)  # [n, S]
+            if maps is not None:
+                chances = (chances + maps.unsqueeze(1)).logsumexp(0, keepdim=True)
+            unusual = (factor - math.log(SHARPNESS)) / DEVIATION
+            values.append((chances * self.weights).sum(1) - unusual**2 / 2.0)
+        return torch.stack(values)
+
+
+def by_label(scores: Tensor, of_label: Tensor, count: int) -> Tensor:
+    """The best score of each label over its tasks, `[N, B, count]` from `[N, B, K]`; -inf for a
+    label without a column."""
+    nothing = scores.new_full((*scores.shape[:2], count), -torch.inf)
+    return nothing.scatter_reduce(2, of_label.expand_as(scores), scores, "amax")
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
@@ -140,15 +213,12 @@ def checked_prior(prior: Any) -> Prior:
     """The shares of a class prior as a list of their own. Raise if they are none."""
     if prior is None or (isinstance(prior, str) and prior == "uniform"):
         return prior
-    if isinstance(prior, str | Mapping) or not hasattr(prior, "__len__"):
+    if np.ndim(prior) != 1 or not all(0 < share < math.inf for share in prior):
         raise ValueError(
-            "class_prior must be 'uniform', None, or a list of shares in the order of the "
-            f"labels, got {prior!r}"
+            "class_prior must be None, 'uniform' or a list of a positive share per label, got "
+            f"{prior!r}"
         )
-    shares = [float(share) for share in prior]
-    if not all(0 < share < float("inf") for share in shares):
-        raise ValueError(f"class_prior must hold a positive share per label, got {shares}")
-    return shares
+    return [float(share) for share in prior]
 
 
 def ratios_of(prior: Prior, sums: HeadSums) -> Tensor | None:
@@ -156,10 +226,9 @@ def ratios_of(prior: Prior, sums: HeadSums) -> Tensor | None:
     if prior is None:
         return None
     labels = tasks_and_labels(sums.columns)[1]
-    shares = [1.0] * int(labels.max() + 1) if isinstance(prior, str) else prior
-    if int(labels.max()) >= len(shares):
-        raise ValueError(
-            f"class_prior has {len(shares)} shares, but there is a label {int(labels.max())}"
-        )
+    count = int(labels.max()) + 1
+    shares = [1.0] * count if isinstance(prior, str) else prior
+    if count > len(shares):
+        raise ValueError(f"class_prior has {len(shares)} shares, but there is a label {count - 1}")
     wanted = torch.tensor(shares).to(sums.counts)[labels] / labels.bincount()[labels]
     return wanted / wanted.sum() * sums.counts.sum() / sums.counts

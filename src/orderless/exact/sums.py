@@ -13,20 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
 from ..ensemble.device import check_memory
 from .samples import Samples
 
 WORD = 2.0**49  # in units
-ROOM = WORD / 2.0  # in units: the most that may be added between two carries
 _MOST_WORDS = 2.0**52
 _TILE = 512  # rows of the Gram matrix per product, about
 _LARGE_TILE = 2048  # the same on a GPU, which smaller products do not fill
 Column = tuple[int, int]  # (task, label); task is -1 if heads are not distinguished by task
 LABELS = 1 << 32  # a column as a number, which sorts alike: (task + 1) * LABELS + label
 _LITTLE = 2**26  # bytes that are there without asking
-_FEW = 128  # columns up to which targets are written out as 0 and 1
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,10 @@ class ExactSum:
 
     def plus(self, other: ExactSum, sign: int = 1) -> ExactSum:
         """self + sign * other; both must be carried."""
-        low = torch.add(self.low, other.low.to(self.low.device), alpha=sign)
         high = self.high
         if other.high is not None:
-            theirs = other.high.to(low.device)
-            high = sign * theirs if high is None else torch.add(high, theirs, alpha=sign)
-        return replace(self, low=low, high=high).carried()
+            high = sign * other.high if high is None else high + sign * other.high
+        return replace(self, low=self.low.add(other.low, alpha=sign), high=high).carried()
 
     def carried(self) -> ExactSum:
         """The same sums with the low words in their range. Raise `ValueError` if one is too large
@@ -105,27 +101,13 @@ class Basis:
     def target_unit(self) -> float:
         return 1.0 if self.target_limit is None else self.target_limit / 2.0**self.bits
 
-    @property
-    def most(self) -> float:
-        """The total weight that can be summed exactly: 2^44 at 16 bits."""
-        return 2.0 ** (76 - 2 * self.bits)
-
-    def described(self) -> dict[str, Any]:
-        """What a saved state says about it; the fingerprint holds the limit and the bits."""
-        values = f"values within +-{self.target_limit}"
-        return {
-            "fingerprint": self.fingerprint,
-            "targets": "classes" if self.target_limit is None else values,
-            "calibration": self.calibration,
-            "ledger": self.ledger,
-        }
-
-    def check_same(self, there: Mapping[str, Any]) -> None:
-        """Raise `ValueError` if sums with another description do not fit here."""
-        for name, value in self.described().items():
-            if there[name] != value:
+    def check_same(self, other: Basis) -> None:
+        """Raise `ValueError` if sums over the other do not fit here."""
+        theirs = vars(other)
+        for name, value in vars(self).items():
+            if theirs[name] != value:
                 raise ValueError(
-                    f"{name} is {value!r} here and {there[name]!r} there: sums over different "
+                    f"{name} is {value!r} here and {theirs[name]!r} there: sums over different "
                     "feature maps or with other settings do not add up; build both heads alike (a "
                     "ledger can be dropped)"
                 )
@@ -145,27 +127,25 @@ class HeadSums:
     sums: dict[str, ExactSum]
     columns: Tensor  # [K], ascending, see `column_numbers`
     samples: float = 0.0  # the sum of their weights
-    clipped: float = 0.0  # values clipped by the grid
     counted: dict[str, Samples] = field(default_factory=dict)  # "ledger", "kept", if there are any
 
     @classmethod
-    def empty(
-        cls, basis: Basis, n: int, features: int, columns: Tensor, device: torch.device | str
-    ) -> HeadSums:
+    def empty(cls, basis: Basis, n: int, features: int, columns: Tensor) -> HeadSums:
         width = features + 1
         needed = 32 * n * width**2  # its sums, those of new samples, both together, and its factor
         if needed > _LITTLE:
             what = f"the matrices of {n} maps with {features} features"
-            check_memory(needed, device, what, "fewer features, or fewer maps")
+            check_memory(needed, columns.device, what, "fewer features, or fewer maps")
+
+        def zeros(unit: float, *shape: int) -> ExactSum:
+            return ExactSum(torch.zeros(shape, dtype=torch.float64, device=columns.device), unit)
+
         unit = basis.feature_limit / 2.0**basis.bits
-        shapes = {
-            "gram": (unit**2, (n, width, width)),
-            "moments": (unit * basis.target_unit, (len(columns), n, width)),
-            "squares": (basis.target_unit**2, (len(columns),)),
-        }
+        target = basis.target_unit
         sums = {
-            name: ExactSum(torch.zeros(shape, dtype=torch.float64, device=device), unit)
-            for name, (unit, shape) in shapes.items()
+            "gram": zeros(unit**2, n, width, width),
+            "moments": zeros(unit * target, len(columns), n, width),
+            "squares": zeros(target**2, len(columns)),
         }
         return cls(basis, sums, columns)
 
@@ -179,47 +159,44 @@ class HeadSums:
         return self.sums["squares"].value()
 
     def add(self, features: Tensor, targets: Tensor, weights: Tensor) -> None:
-        """Add samples in place: features `[N, B, M]` on the grid, weights `[B]`, and targets,
-        indices into `columns` `[B]` (classes) or values `[B, K]`."""
-        if targets.dim() == 1 and len(self.columns) <= _FEW:
-            targets = one_hot(targets, len(self.columns)).double()
-        portion = max(1, int(ROOM / 4.0**self.basis.bits / float(weights.max())))
-        for start in range(0, len(weights), portion):
-            rows = slice(start, start + portion)
-            self._add(features[:, rows], targets[rows], weights[rows])
-            self.sums = {name: words.carried() for name, words in self.sums.items()}
-        self.samples += float(weights.sum())
+        """Add at most 4096 samples in place: features `[N, B, M]` on the grid, weights `[B]` of at
+        most 16, and targets, indices into `columns` `[B]` (classes) or values `[B, K]`.
 
-    def _add(self, features: Tensor, targets: Tensor, weights: Tensor) -> None:
+        With at most 16 bits these are 2^48 units, which a carried sum has room for.
+        """
         gram = self.sums["gram"].low
         moments = self.sums["moments"].low
         squares = self.sums["squares"].low
-        _add_targets(squares.unsqueeze(1), targets, weights.unsqueeze(1), power=2)
         for number, values in enumerate(features):
             rows = pad(values.double(), (0, 1), value=self.basis.feature_limit)
             weighted = rows * weights.unsqueeze(1)
             for i, j in _tiles(gram[number]):
                 gram[number, i:j, :j].addmm_(weighted[:, i:j].T, rows[:, :j])
             gram[number].tril_()
-            _add_targets(moments[:, number], targets, weighted)
+            if targets.dim() == 1:
+                moments[:, number].index_add_(0, targets, weighted)
+            else:
+                moments[:, number].addmm_(targets.T, weighted)
+        if targets.dim() == 1:
+            squares.index_add_(0, targets, weights)
+        else:
+            squares.addmv_(targets.square().T, weights)
+        self.sums = {name: words.carried() for name, words in self.sums.items()}
+        self.samples += float(weights.sum())
 
     def plus(self, other: HeadSums, sign: int = 1) -> HeadSums:
         """The sums over both data sets, or over the first without the second. Raise `ValueError` if
         they cannot be added, or if the second cannot be in the first."""
-        self.basis.check_same(other.basis.described())
-        samples = self.samples + sign * other.samples
-        if samples > self.basis.most:
-            raise ValueError(
-                f"{samples:.0f} samples cannot be summed exactly with bits={self.basis.bits}: the "
-                f"limit is {self.basis.most:.0f}; build the head with fewer bits"
-            )
+        self.basis.check_same(other.basis)
+        if other.columns.device != self.columns.device:
+            other = other.map(lambda tensor: tensor.to(self.columns.device))
         same_values = self.basis.classes or len(self.columns) == len(other.columns)
         if self.features != other.features or not same_values:
             raise ValueError(
                 f"samples had {self.features} features and {len(self.columns)} targets, and now "
                 f"have {other.features} and {len(other.columns)}: give as many for every input"
             )
-        columns = torch.cat([self.columns, other.columns.to(self.columns.device)]).unique()
+        columns = torch.cat([self.columns, other.columns]).unique()
         check_columns(columns)
         ours = self._with_columns(columns)
         theirs = other._with_columns(columns)
@@ -227,55 +204,50 @@ class HeadSums:
             self.basis,
             {name: words.plus(theirs[name], sign) for name, words in ours.items()},
             columns,
-            samples,
-            self.clipped + sign * other.clipped,
+            self.samples + sign * other.samples,
             {name: own.plus(other.counted[name], sign) for name, own in self.counted.items()},
         )
-        if sign > 0:
-            return total
-        reason = total.impossible()
-        if reason:
-            raise ValueError(f"these samples were never all in it: {reason}. Nothing was forgotten")
-        return total.of_columns(total.counts != 0) if self.basis.classes else total
+        return total if sign > 0 else total._without_empty()
 
-    def impossible(self) -> str | None:
-        """A reason why these cannot be sums over data, or None."""
+    def _without_empty(self) -> HeadSums:
+        """The same after a deletion, without classes that have no samples left. Raise `ValueError`
+        if these cannot be sums over data."""
         for name, samples in self.counted.items():
-            missing = int((samples.weights < 0).sum())
-            if missing:
-                return (
-                    f"{missing} of them are not among the samples of its {name!r}, or not so often"
+            if (samples.weights < 0).any():
+                raise ValueError(
+                    "these samples were never all in it, or not so often, as its samples "
+                    f"{name!r} show. Nothing was forgotten"
                 )
+        left = self.counts != 0
         diagonal = self.sums["gram"].map(lambda words: words.diagonal(dim1=1, dim2=2)).value()
-        without = self.sums["moments"].value()[self.counts == 0]
-        reasons = {
-            "a sum of squared features would fall below 0": diagonal < 0,
-            "a column would have fewer than 0 samples": self.counts < 0,
-            "a column would have no samples but some of their features": without != 0,
-            "no samples but some of their features would be left": (diagonal != 0)
-            & (self.samples == 0),
+        negative = (diagonal < 0).any() or (self.counts < 0).any()
+        of_nobody = self.sums["moments"].value()[~left].any() or (
+            self.samples == 0 and diagonal.any()
+        )
+        if negative or of_nobody:
+            raise ValueError(
+                "these samples were never all in it: what would be left cannot be the sums over "
+                "any data. Nothing was forgotten"
+            )
+        if not self.basis.classes:
+            return self
+        fewer = {
+            name: self.sums[name].map(lambda words: words[left]).carried()
+            for name in ("moments", "squares")
         }
-        return next((reason for reason, wrong in reasons.items() if wrong.any()), None)
+        return replace(self, sums=self.sums | fewer, columns=self.columns[left])
 
     def _with_columns(self, columns: Tensor) -> dict[str, ExactSum]:
         """The same sums with more columns."""
         if len(columns) == len(self.columns):
             return self.sums
-        places = torch.searchsorted(columns.to(self.columns.device), self.columns)
+        places = torch.searchsorted(columns, self.columns)
 
         def spread(words: Tensor) -> Tensor:
             zeros = words.new_zeros(len(columns), *words.shape[1:])
             return zeros.index_copy_(0, places, words)
 
         return self.sums | {name: self.sums[name].map(spread) for name in ("moments", "squares")}
-
-    def of_columns(self, chosen: Tensor) -> HeadSums:
-        """The sums of some columns only, a mask `[K]`."""
-        fewer = {
-            name: self.sums[name].map(lambda words: words[chosen]).carried()
-            for name in ("moments", "squares")
-        }
-        return replace(self, sums=self.sums | fewer, columns=self.columns[chosen])
 
     def of_map(self, number: int) -> tuple[Tensor, Tensor]:
         """A map's gram `[M+1, M+1]` (its lower triangle) and moments `[K, M+1]`, as float64."""
@@ -289,74 +261,54 @@ class HeadSums:
             self,
             sums={name: words.map(change) for name, words in self.sums.items()},
             columns=change(self.columns),
-            counted={name: own.map(change) for name, own in self.counted.items()},
+            counted={name: Samples(*map(change, own)) for name, own in self.counted.items()},
         )
 
     def relabelled(self, labels: list[int]) -> HeadSums:
         """The sums with label i renamed to `labels[i]`, ascending."""
         if self.basis.ledger:
             raise ValueError("the hashes of a ledger hold labels: drop_ledger() before renaming")
-        pairs = [(task, labels[label]) for task, label in column_pairs(self.columns)]
-        columns = column_numbers(pairs, self.columns.device)
-        counted = dict(self.counted)
-        if "kept" in counted:
-            keys = counted["kept"].keys.clone()
-            keys[:, 1] = columns[torch.searchsorted(self.columns, keys[:, 1].contiguous())]
-            counted["kept"] = replace(counted["kept"], keys=keys)
-        return replace(self, columns=columns, counted=counted)
+        renamed = torch.tensor(labels, device=self.columns.device)
+
+        def rename(columns: Tensor) -> Tensor:
+            old = columns.remainder(LABELS)
+            return columns - old + renamed[old]
+
+        counted = {}
+        for name, own in self.counted.items():
+            keys = torch.stack([own.keys[:, 0], rename(own.keys[:, 1])], 1)
+            counted[name] = own._replace(keys=keys)
+        return replace(self, columns=rename(self.columns), counted=counted)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, the two words of each sum, and the samples that are counted."""
         copied = self.map(torch.clone)
         return {
-            "columns": [list(column) for column in column_pairs(self.columns)],
-            "clipped": whole(self.clipped),
+            "columns": copied.columns,
             "samples": whole(self.samples),
-            **{name: (words.low, words.high) for name, words in copied.sums.items()},
-            **{name: vars(samples) for name, samples in copied.counted.items()},
+            **{name: vars(words) for name, words in copied.sums.items()},
+            **{name: samples._asdict() for name, samples in copied.counted.items()},
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], basis: Basis, device: torch.device) -> HeadSums:
         """The inverse of `state_dict`, on a device."""
-        n, width, _ = state["gram"][0].shape
-        columns = column_numbers([(int(t), int(c)) for t, c in state["columns"]])
-        check_columns(columns)
-        made = cls.empty(basis, n, width - 1, columns, "meta")
-        made.samples = float(state["samples"])
-        made.clipped = float(state["clipped"])
-        for name, zeros in made.sums.items():
-            low, high = state[name]
-            if low.shape != zeros.low.shape:
-                raise ValueError(f"the {name} of a state cannot be {tuple(low.shape)}")
-            made.sums[name] = replace(zeros, low=low, high=high)
-        for name in ("ledger", "kept"):
-            if name in state:
-                made.counted[name] = Samples(**state[name])
-        return made.map(lambda tensor: tensor.to(device, copy=True))
+        shared = cls(
+            basis,
+            {name: ExactSum(**state[name]) for name in ("gram", "moments", "squares")},
+            state["columns"],
+            state["samples"],
+            {name: Samples(**state[name]) for name in ("ledger", "kept") if name in state},
+        )
+        return shared.map(lambda tensor: tensor.to(device, copy=True))
 
 
-def _add_targets(sums: Tensor, targets: Tensor, rows: Tensor, power: int = 1) -> None:
-    """Add Y^T rows, from targets `[B, K]` or the indices of their ones `[B]`."""
-    if targets.dim() == 1:
-        sums.index_add_(0, targets, rows)
-    else:
-        sums.addmm_(targets.pow(power).T, rows)
-
-
-def column_numbers(columns: list[Column], device: Any = None) -> Tensor:
-    numbers = [(task + 1) * LABELS + label for task, label in columns]
-    return torch.tensor(numbers, dtype=torch.int64, device=device)
-
-
-def column_pairs(numbers: Tensor) -> list[Column]:
-    """The inverse of `column_numbers`."""
-    tasks, labels = tasks_and_labels(numbers)
-    return list(zip(tasks.tolist(), labels.tolist(), strict=True))
+def column_numbers(columns: list[Column]) -> Tensor:
+    return torch.tensor([(task + 1) * LABELS + label for task, label in columns])
 
 
 def tasks_and_labels(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The tasks and the labels `[K]` of columns as numbers."""
+    """The inverse of `column_numbers`: the tasks and the labels `[K]`."""
     return numbers.div(LABELS, rounding_mode="floor") - 1, numbers.remainder(LABELS)
 
 
