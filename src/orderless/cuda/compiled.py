@@ -43,13 +43,13 @@ class CompiledStep:
         self._loads = self.filter.loads
         self._graphs: dict[Any, _Graph | None] = {}
         optimizer = getattr(self.filter, "optimizer", None)
-        self._rates = None if optimizer is None else Rates(optimizer, self.filter.particles.device)
+        self._rates = Rates(optimizer, self.filter.particles.device)
 
     def __call__(self, *batch: Tensor) -> StepInfo:
         if self._loads != self.filter.loads:
             self._forget()
         self.filter.particles.check_devices(*batch)
-        rates = () if self._rates is None else self._rates.update()
+        rates = self._rates.update()
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in batch)
         key = self.filter.particles.training, rates, self.filter.recorded_settings(), shapes
         if key not in self._graphs:
@@ -57,19 +57,16 @@ class CompiledStep:
             # Copies, as in a recording: kernels are chosen by strides and alignment, and one that
             # has not run before cannot be loaded during a recording.
             return self._eager(_copies(batch))
-        graph = self._graphs[key]
-        if graph is None and self._rates is not None and self._rates.count_on_the_host():
+        if not self._rates.can_be_recorded:
             return self._eager(batch)
+        graph = self._graphs[key]
         if graph is None:
             pool = next((g.graph.pool() for g in self._graphs.values() if g is not None), None)
-            with self._set_up():
+            with self._rates.set_up():
                 graph = self._graphs[key] = _Graph(self, batch, pool)
         info = graph.replay(batch)
         self.filter.check()
         return info
-
-    def _set_up(self) -> Any:
-        return _nothing() if self._rates is None else self._rates.set_up()
 
     def closures(self, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
         penalty = None if self.penalty is None else partial(self.penalty, *batch)
@@ -79,15 +76,10 @@ class CompiledStep:
         closure, penalty = self.closures(batch)
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream), self._set_up():
+        with torch.cuda.stream(self._stream), self._rates.set_up():
             info = self.filter.step(closure, penalty=penalty)
         current.wait_stream(self._stream)
         return info
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _copies(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -120,41 +112,38 @@ class Rates:
 
     `with rates.set_up():` the optimizer uses them and takes steps that a graph can record; outside
     it is as its owner made it. Other optimizers, such as RMSprop, read the number on the host: it
-    is then part of the graph, which is recorded again when the number changes.
+    is then part of the graph, which is recorded again when the number changes. Those that cannot
+    count their steps on the device, such as Adagrad, are not recorded.
     """
 
     READS_TENSORS = (torch.optim.SGD, torch.optim.Adam)  # AdamW is an Adam
 
-    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        self.optimizer = optimizer
-        base = getattr(optimizer, "base", optimizer)  # of an optimizer around another
+    def __init__(self, optimizer: torch.optim.Optimizer | None, device: torch.device) -> None:
+        base: Any = getattr(optimizer, "base", optimizer)  # of an optimizer around another
+        defaults = {} if base is None else base.defaults
+        self.groups = [] if base is None else base.param_groups
         self.fused = isinstance(base, self.READS_TENSORS)
-        self.capturable = "capturable" in base.defaults
-        self.static = [
-            torch.zeros((), dtype=torch.float32, device=device) for _ in optimizer.param_groups
-        ]
-        for state in optimizer.state.values() if self.capturable else ():
+        self.capturable = "capturable" in defaults
+        self.can_be_recorded = base is None or self.fused or self.capturable
+        self.static = [torch.zeros((), dtype=torch.float32, device=device) for _ in self.groups]
+        for state in base.state.values() if self.capturable else ():
             for name, value in state.items():
                 if isinstance(value, Tensor):
                     state[name] = value.to(device)  # step counts, which a graph must update
 
     def update(self) -> tuple[float, ...]:
         """Read the present rates. Returns those that are part of a graph: none if tensors."""
-        groups = self.optimizer.param_groups
         if not self.fused:
-            return tuple(float(group["lr"]) for group in groups)
-        for group, rate in zip(groups, self.static, strict=True):
-            if isinstance(group["lr"], Tensor):
-                rate.copy_(group["lr"])
-            else:
-                rate.fill_(group["lr"])
+            return tuple(float(group["lr"]) for group in self.groups)
+        for group, rate in zip(self.groups, self.static, strict=True):
+            lr = group["lr"]
+            rate.copy_(lr) if isinstance(lr, Tensor) else rate.fill_(lr)
         return ()
 
     @contextmanager
     def set_up(self) -> Iterator[None]:
-        groups = self.optimizer.param_groups
-        before = [dict(group) for group in groups]
-        for group, rate in zip(groups, self.static, strict=True):
+        before = [dict(group) for group in self.groups]
+        for group, rate in zip(self.groups, self.static, strict=True):
             if self.capturable:
                 group["capturable"] = True
             if self.fused:
@@ -164,18 +153,8 @@ class Rates:
         try:
             yield
         finally:
-            for group, options in zip(groups, before, strict=True):
-                for name in ("lr", "capturable", "fused", "foreach"):
-                    if name in options:
-                        group[name] = options[name]
-
-    def count_on_the_host(self) -> bool:
-        """Whether the optimizer, such as Adagrad, counts steps where a graph cannot."""
-        kept = [value for state in self.optimizer.state.values() for value in state.values()]
-        return any(
-            value.device.type == "cpu" if isinstance(value, Tensor) else isinstance(value, int)
-            for value in kept
-        )
+            for group, options in zip(self.groups, before, strict=True):
+                group.update(options)
 
 
 @contextmanager

@@ -45,18 +45,14 @@ def runs_on(tensor: Tensor) -> bool:
     return tensor.get_device() == torch.cuda.current_device() and _works()
 
 
-def usable(*tensors: Tensor | None) -> bool:
-    """Whether the kernels of this file support these tensors: they are for float32."""
-    return all(t is None or (t.dtype is torch.float32 and runs_on(t)) for t in tensors)
-
-
 def padded(size: int) -> int:
     """The next power of two: the sizes of Triton's blocks."""
     return 1 << (size - 1).bit_length()
 
 
 def can_add_normal(parameter: Tensor) -> bool:
-    return usable(parameter) and parameter.is_contiguous()
+    plain = parameter.dtype is torch.float32 and parameter.is_contiguous()
+    return plain and runs_on(parameter)
 
 
 def add_normal(parameter: Tensor, keys: Tensor, radius: Tensor) -> None:
@@ -81,18 +77,13 @@ class CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         logits, labels = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for a second derivative
-            return _differentiable_slope(logits, labels, grads[0]), None
+        if torch.is_grad_enabled():  # for a second derivative, by torch's own kernels
+            losses = torch.stack([F.cross_entropy(own, labels) for own in logits])
+            (slope,) = torch.autograd.grad(losses, logits, grads[0], create_graph=True)
+            return slope, None
         result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
         upstream = grads[0].contiguous()
         return _run_cross_entropy(logits, labels, upstream, result, backward=True), None
-
-
-def _differentiable_slope(logits: Tensor, labels: Tensor, upstream: Tensor) -> Tensor:
-    counts = (labels != -100).to(logits.dtype)
-    target = F.one_hot(labels.clamp(min=0), logits.shape[2])
-    each = (logits.softmax(2) - target) * counts.unsqueeze(1)
-    return each * (upstream / counts.sum()).view(-1, 1, 1)
 
 
 def _run_cross_entropy(
@@ -108,7 +99,8 @@ def _run_cross_entropy(
 
 def can_cross_entropy(logits: Tensor, labels: Tensor) -> bool:
     return (
-        usable(logits)
+        logits.dtype is torch.float32
+        and runs_on(logits)
         and padded(logits.shape[1]) * padded(logits.shape[2]) <= LOGITS
         and logits.stride(2) == 1
         and labels.is_contiguous()

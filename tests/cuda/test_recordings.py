@@ -1,0 +1,85 @@
+"""What a recorded step depends on, and what recording leaves as it was; needs no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import orderless as ol
+from orderless.cuda.compiled import Rates
+
+
+@dataclass
+class Tempered(ol.Weighting):
+    """A plain dataclass, which cannot be hashed."""
+
+    factor: float = 0.1
+
+    def __call__(self, step: object) -> Tensor:
+        return -self.factor * step.energy_before
+
+
+def filter_and_penalty() -> tuple[ol.GradientFilter, ol.EWC]:
+    particles = ol.Ensemble(lambda: nn.Linear(3, 2), n=2)
+    optimizer = torch.optim.SGD(particles.parameters(), lr=0.1)
+    pf = ol.GradientFilter(particles, optimizer, weighting=Tempered())
+    ewc = ol.EWC(particles)
+    pf.register(ewc)
+    return pf, ewc
+
+
+CHANGES: dict[str, Callable[[ol.GradientFilter, ol.EWC], object]] = {
+    "a task that ends": lambda pf, ewc: ewc.end_task((torch.ones(4, 3), torch.arange(4) % 2)),
+    "the weighting": lambda pf, ewc: setattr(pf.weighting, "factor", 0.2),
+    "clipping": lambda pf, ewc: setattr(pf, "max_grad_norm", 1.0),
+    "another penalty": lambda pf, ewc: pf.register(ol.SI(pf.particles)),
+    "another way": lambda pf, ewc: pf.register(ewc, closed=False),
+    "what is weighed": lambda pf, ewc: setattr(pf, "weigh_penalty", True),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_step_is_recorded_again_after(name: str) -> None:
+    pf, ewc = filter_and_penalty()
+    before = {pf.recorded_settings()}
+    assert pf.recorded_settings() in before
+    CHANGES[name](pf, ewc)
+    assert pf.recorded_settings() not in before
+
+
+OPTIMIZERS = {
+    "sgd": (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), True),
+    "adamw": (lambda p: torch.optim.AdamW(p, 0.1, foreach=True), True),
+    "rmsprop": (lambda p: torch.optim.RMSprop(p, 0.1), True),
+    "adagrad": (lambda p: torch.optim.Adagrad(p, 0.1), False),  # it counts steps on the host
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_optimizer_is_as_its_owner_made_it(name: str) -> None:
+    make, can_be_recorded = OPTIMIZERS[name]
+    optimizer = make(nn.Linear(3, 2).parameters())
+    before = [dict(group) for group in optimizer.param_groups]
+    rates = Rates(optimizer, torch.device("cpu"))
+    fixed = rates.update()
+    with pytest.raises(KeyError), rates.set_up():
+        for group, rate in zip(optimizer.param_groups, rates.static, strict=True):
+            assert (group["lr"] is rate) == (fixed == ())
+            assert group.get("capturable", True)
+        raise KeyError
+    assert [dict(group) for group in optimizer.param_groups] == before
+    assert rates.can_be_recorded == can_be_recorded
+    assert fixed == (() if name in ("sgd", "adamw") else (0.1,))
+    assert fixed or float(rates.static[0]) == pytest.approx(0.1)
+
+
+def test_a_scheduler_changes_the_rate_in_place() -> None:
+    optimizer = torch.optim.SGD(nn.Linear(3, 2).parameters(), 0.1)
+    rates = Rates(optimizer, torch.device("cpu"))
+    static = rates.static[0]
+    optimizer.param_groups[0]["lr"] = 0.05
+    assert rates.update() == () and float(static) == pytest.approx(0.05)
