@@ -80,7 +80,7 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
         if about["checksum"] != checksum(about["tree"], tensors):
             raise ValueError("its checksum does not match")
         state = _decode(json.loads(about["tree"]), tensors)
-    except (SafetensorError, *INVALID_STATE) as error:
+    except (OSError, SafetensorError, *INVALID_STATE) as error:
         raise DataError(f"{path} is damaged or not written by orderless.save: {error}") from None
     if into is None:
         return state

@@ -180,6 +180,8 @@ def test_what_is_read_is_not_written_over_nor_is_a_pipe(tables, tmp_path):
             assert why in refused(*words, "--data", tables, "--out", out)
     assert "would overwrite" in refused("merge", head, head, "--out", head)
     assert "is a folder" in refused("fit", "--data", tables, "--out", tmp_path)
+    beyond = data / "x.csv"  # a file is no folder
+    assert f"cannot write {beyond}" in refused("predict", head, "--data", tables, "--out", beyond)
     assert (head.read_bytes(), data.read_bytes()) == before and pipe.is_fifo()
 
 

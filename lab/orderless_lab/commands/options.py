@@ -30,6 +30,7 @@ OneGame = Annotated[str, word(", ".join(GAMES))]
 CHOICES = f"{', '.join(PRESETS)} [table1]; ProcGen: {', '.join(POLICY_PRESETS)} [gpu]."
 Preset = Annotated[str | None, option(CHOICES, completion.presets)]
 Plugin = Annotated[list[str] | None, option("A module of your own that registers methods.")]
+Workers = Annotated[int | None, option("Worker processes, one thread each [one per core; GPU: 1].")]
 CheckpointEvery = Annotated[float, option("Seconds between checkpoints.")]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orderless.cli.options import PATH, Workers, option, word
+from orderless.cli.options import PATH, option, word
 
 from . import completion, options
 from .options import find_device
@@ -41,7 +41,7 @@ def run(
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, option("Run directory [runs/BENCHMARK-PRESET].", **PATH)] = None,
-    workers: Workers = None,
+    workers: options.Workers = None,
     launcher: Annotated[str, option("local (processes of this machine) or ray.")] = "local",
     ray_address: Annotated[
         str | None, option("Address of a Ray cluster [$RAY_ADDRESS, else this machine].")

@@ -30,18 +30,15 @@ def examine() -> Iterator[tuple[str, str, str]]:
     """(status, what, text) of every package; the status is ok, missing (of an extra) or broken."""
     yield "ok", "orderless", f"{__version__}, Python {platform.python_version()}"
     for requirement in requires("orderless") or []:
-        found = REQUIREMENT.match(requirement)
-        if found is None or found[3] in FOR_DEVELOPERS:
+        name, least, extra = REQUIREMENT.match(requirement).groups()  # type: ignore[union-attr]
+        if extra in FOR_DEVELOPERS:
             continue
-        name, least, extra = found.groups()
         what = f"{name} [{extra}]" if extra else name
         try:
             number = version(name)
         except PackageNotFoundError:
-            advice = (
-                f"not installed: pip install 'orderless[{extra}]'" if extra else "not installed"
-            )
-            yield "missing" if extra else "broken", what, advice
+            package = f"'orderless[{extra}]'" if extra else name
+            yield "missing" if extra else "broken", what, f"not installed: pip install {package}"
             continue
         if least and numbers(number) < numbers(least):
             yield "broken", what, f"{number}; needs {least} or newer: pip install -U {name}"

@@ -42,7 +42,9 @@ def fit(
         bool, option("Remember which samples are in; forget refuses others.", name="--ledger")
     ] = False,
     like: Annotated[Path | None, option("Take features, classes and scales from a head.")] = None,
-    workers: options.Workers = None,
+    workers: Annotated[
+        int | None, option("Worker processes, one thread each [one per core; GPU: 1].", min=1)
+    ] = None,
 ) -> None:
     """Learn your own images or tables: an exact linear head on fixed features.
 

@@ -38,7 +38,6 @@ PATH: Any = {"parser": named, "metavar": "PATH"}
 Data = Annotated[Path, option("A folder of images or tables, a CSV or a parquet file.")]
 HeadFile = Annotated[Path, word("A file written by orderless fit.")]
 NewHead = Annotated[Path, option("File for the new head.", **PATH)]
-Workers = Annotated[int | None, option("Worker processes, one thread each [one per core; GPU: 1].")]
 Json = Annotated[bool, option("Print JSON and nothing else.", name="--json")]
 
 

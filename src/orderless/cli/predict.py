@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import WriteError
 from ..text import csv_cell, percent
 from . import options
 from .options import open_files, option
@@ -43,7 +44,10 @@ def predict(
     recipe = loaded.recipe
     target: Any = nullcontext(sys.stdout)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WriteError(error.errno, error.strerror, str(out)) from None
         target = new_file(out, "w", newline="", encoding="utf-8")
     known = []
     with target as stream, Countdown() as bar:

@@ -6,7 +6,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, did_you_mean
 
 
 def import_module(name: str) -> ModuleType:
@@ -36,7 +36,7 @@ def find_object(reference: str, what: str) -> Any:
     found: Any = import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
-            raise UserError(f"module {module_name} has no {name!r}: check the spelling")
+            raise UserError(f"module {module_name} has no {name!r}{did_you_mean(name, dir(found))}")
         found = getattr(found, part)
     return found
 

