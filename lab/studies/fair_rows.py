@@ -213,7 +213,7 @@ def networks(given: argparse.Namespace) -> None:
                 "lr": best["lr"],
                 "average": scores.mean().item(),
                 "order_deviation": deviation,
-                "held_out": {f"{c['loss']} {c['lr']}": c["average"] for c in tried},
+                "held_out": [{k: c[k] for k in ("loss", "lr", "average")} for c in tried],
             }
         )
     for row in rows:
