@@ -30,62 +30,67 @@ class PlainPPO:
     """
 
     def __init__(self, network: torch.nn.Module, clip_values: bool) -> None:
-        self.network, self.clip_values, self.env = network, clip_values, Corridor(E)
-        self.optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+        self.network = network
+        self.clip_values = clip_values
+        self.env = Corridor(E)
         self.env.reset()
-        self.running, self.seen = [0.0] * E, []
+        self.optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+        self.running = [0.0] * E
+        self.seen: list[float] = []  # discounted returns
         self.ended = [False] * E
         self.log_weight = 0.0
 
-    def scaled(self, reward: float, e: int) -> float:
-        count, total = 1e-4 + len(self.seen), sum(self.seen)
-        variance = (1e-4 + sum(g * g for g in self.seen)) / count - (total / count) ** 2
+    def scaled(self, reward: float) -> float:
+        count = 1e-4 + len(self.seen)
+        variance = (1e-4 + sum(g * g for g in self.seen)) / count - (sum(self.seen) / count) ** 2
         return max(-10.0, min(10.0, reward / (variance + 1e-8) ** 0.5))
 
     @torch.no_grad()
     def rollout(self, actions: Tensor) -> dict[str, Tensor]:
-        record: dict[str, list[Tensor]] = {
-            k: [] for k in ("x", "logp", "v", "r", "end", "stop", "ok")
-        }
+        steps = []
         for t in range(T):
             x = torch.from_numpy(self.env.observations).double()
             logits, v = self.network(x)
-            logp = logits.log_softmax(-1)[range(E), actions[t]]
             _, reward, terminated, truncated, _ = self.env.step(actions[t].numpy())
-            ok = [not ended for ended in self.ended]
-            for e in range(E):
-                if ok[e]:
-                    self.running[e] = GAMMA * self.running[e] + reward[e]
-            self.seen += [self.running[e] for e in range(E) if ok[e]]
-            r = [self.scaled(reward[e], e) if ok[e] else 0.0 for e in range(E)]
-            self.ended = (terminated | truncated).tolist()
+            playing = [e for e in range(E) if not self.ended[e]]
+            for e in playing:
+                self.running[e] = GAMMA * self.running[e] + reward[e]
+            self.seen += [self.running[e] for e in playing]
+            scaled = [self.scaled(r) if e in playing else 0.0 for e, r in enumerate(reward)]
+            step = {
+                "x": x,
+                "logp": logits.log_softmax(-1)[range(E), actions[t]],
+                "v": v,
+                "r": torch.tensor(scaled, dtype=torch.float64),
+                "terminated": torch.from_numpy(terminated),
+                "ended": torch.from_numpy(terminated | truncated),
+                "ok": ~torch.tensor(self.ended),
+            }
+            steps.append(step)
+            self.ended = step["ended"].tolist()
             self.running = [0.0 if self.ended[e] else self.running[e] for e in range(E)]
-            rows = (x, logp, v, r, terminated, terminated | truncated, ok)
-            for name, row in zip(record, rows, strict=True):
-                record[name].append(torch.as_tensor(row))
+        data = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}
         last = self.network(torch.from_numpy(self.env.observations).double())[1]
-        record["v"].append(last)
-        return {name: torch.stack(rows) for name, rows in record.items()}
+        return {**data, "next_v": torch.cat([data["v"][1:], last.unsqueeze(0)])}
 
     def learn(
         self, data: dict[str, Tensor], actions: Tensor, behaviour: Tensor, orders: list[Tensor]
     ) -> None:
-        advantages = torch.zeros(T, E, dtype=torch.float64)
         following = torch.zeros(E, dtype=torch.float64)
+        advantages = []
         for t in reversed(range(T)):
-            going_on = 1.0 - data["end"][t].double()
-            delta = data["r"][t] + GAMMA * going_on * data["v"][t + 1] - data["v"][t]
-            following = delta + GAMMA * LAMBDA * (1.0 - data["stop"][t].double()) * following
-            following = following * data["ok"][t]
-            advantages[t] = following
-        targets = (advantages + data["v"][:-1]).flatten()
-        flat = {name: data[name].flatten(0, 1) for name in ("x", "logp", "ok")}
-        flat |= {"a": actions.flatten(), "mu": behaviour.flatten()}
-        flat |= {"advantage": advantages.flatten(), "target": targets}
+            future = torch.where(data["terminated"][t], 0.0, data["next_v"][t])
+            delta = data["r"][t] + GAMMA * future - data["v"][t]
+            carried = torch.where(data["ended"][t], 0.0, following)
+            following = torch.where(data["ok"][t], delta + GAMMA * LAMBDA * carried, 0.0)
+            advantages.insert(0, following)
+        advantage = torch.stack(advantages)
+        samples = {**data, "a": actions, "mu": behaviour, "advantage": advantage}
+        samples["target"] = advantage + data["v"]
         for order in orders:
             for index in order.chunk(MINIBATCHES):
-                index = index[flat["ok"][index]]  # what is no experience is thrown out
-                self.step({name: rows[index] for name, rows in flat.items()})
+                index = index[data["ok"].flatten()[index]]  # what is no experience is thrown out
+                self.step({name: rows.flatten(0, 1)[index] for name, rows in samples.items()})
 
     def step(self, batch: dict[str, Tensor]) -> None:
         before = self.loss(batch)
@@ -138,7 +143,7 @@ def test_one_particle_is_standard_ppo(clip_values: bool, weighted: bool) -> None
         data = plain.rollout(rollout.actions)
         # float64, sums in another order
         torch.testing.assert_close(rollout.log_policies[0], data["logp"], atol=1e-9, rtol=1e-9)
-        torch.testing.assert_close(rollout.values[0], data["v"], atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(rollout.values[0, :-1], data["v"], atol=1e-9, rtol=1e-9)
         torch.testing.assert_close(rollout.rewards, data["r"], atol=1e-9, rtol=1e-9)
         assert torch.equal(rollout.valid, data["ok"])
         plain.learn(data, rollout.actions, data["logp"], sample_orders(number))
