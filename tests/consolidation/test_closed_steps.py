@@ -158,56 +158,6 @@ def test_linearized_weights_that_see_penalties_keep_them_in_the_gradient():
     torch.testing.assert_close(pf.particles.x.detach(), x - RATE * (2 * x + c * (x - m)))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("kind", [EWC, SI])
-def test_registering_is_enough_with_any_optimizer(kind, optimizer):
-    """As a term of the gradient it equals the explicit penalty, to the bit; both count once."""
-    ways = []
-    for register, passed in ((True, False), (False, True), (True, True)):
-        pf, penalized, _, _ = anchored(kind, 3.0, optimizer, closed=False)
-        if not register:
-            pf.hooks.clear()
-        penalty = penalized.penalty if passed else None
-        for _ in range(3):
-            info = pf.step(lambda pf=pf: pf.particles().square().sum(1), penalty=penalty)
-        ways.append((pf.particles.x.detach(), info.penalty))
-    for x, penalty in ways[1:]:
-        assert torch.equal(x, ways[0][0])
-        assert torch.equal(penalty, ways[0][1])
-    free, _, _, _ = anchored(kind, 0.0, optimizer, closed=False)
-    for _ in range(3):
-        free.step(lambda: free.particles().square().sum(1))
-    assert not torch.equal(free.particles.x, ways[0][0])
-
-
-def test_lwf_is_applied_once_registered():
-    """On what the particles see in the closure, whether or not it returns their outputs."""
-    make = lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))  # noqa: E731
-    x, y = torch.randn(6, 3), torch.arange(6) % 2
-    loss = ol.per_particle(F.cross_entropy)
-    results = []
-    for way in ("registered", "registered, outputs", "explicit"):
-        particles = ol.Ensemble(make, 3, seed=0)
-        pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
-        lwf = ol.LwF(particles, 2.0)
-        if way != "explicit":
-            pf.register(lwf)
-        lwf.end_task()
-        for _ in range(3):
-            if way == "explicit":
-                penalty = lambda lwf=lwf: lwf.penalty(x)  # noqa: E731
-                info = pf.step(lambda p=particles: loss(p(x), y), penalty=penalty)
-            elif way == "registered":
-                info = pf.step(lambda p=particles: loss(p(x), y))
-            else:
-                info = pf.step(lambda p=particles: (loss(out := p(x), y), out))
-        results.append((particles.get_parameter("0.weight").detach(), info.penalty))
-    for weights, penalty in results[1:]:
-        torch.testing.assert_close(weights, results[0][0])
-        torch.testing.assert_close(penalty, results[0][1])
-    assert results[0][1].abs().min() > 0
-
-
 def test_path_integral_of_closed_steps_is_the_step_squared_over_the_rate():
     # theta_new - theta = -lr (g + c (theta_new - theta*)), so omega grows by its square / lr
     pf, si, _, _ = anchored(SI, 7.0)

@@ -86,12 +86,6 @@ def test_online_ewc_by_hand():
     torch.testing.assert_close(ewc.penalty(), quadratic(ensemble, running, anchor, 3.0))
 
 
-def test_there_is_no_penalty_before_the_first_task_ends():
-    ewc = EWC(particles())
-    penalty = ewc.penalty()
-    assert penalty.shape == (3,) and not penalty.any() and not penalty.requires_grad
-
-
 def test_active_columns_and_the_sample_limit_reach_the_fisher_information():
     ensemble, active = particles(), torch.tensor([1, 0])
     ewc = EWC(ensemble, fisher="empirical", fisher_samples=4)

@@ -35,17 +35,27 @@ def task(number: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Learner:
-    def __init__(self, ensemble: ol.Ensemble, method: str, optimizer: str = "sgd") -> None:
+    """Registers the penalty and passes it to every step, unless told."""
+
+    def __init__(
+        self,
+        ensemble: ol.Ensemble,
+        method: str,
+        optimizer: str = "sgd",
+        passes: bool = True,
+        **register: bool,
+    ) -> None:
         self.ensemble = ensemble
         self.consolidation = METHODS[method](ensemble)
         self.filter = ol.WeightedParticleFilter(ensemble, OPTIMIZERS[optimizer](ensemble))
-        self.filter.register(self.consolidation)
+        self.filter.register(self.consolidation, **register)
+        self.passes = passes
 
     def steps(self, number: int, count: int) -> torch.Tensor:
         x, y = task(number)
-        penalty = self.consolidation.penalty
+        penalty = (lambda: self.consolidation.penalty(x)) if self.passes else None
         for _ in range(count):
-            info = self.filter.step(lambda: LOSS(self.ensemble(x), y), penalty=lambda: penalty(x))
+            info = self.filter.step(lambda: LOSS(self.ensemble(x), y), penalty=penalty)
         return info.penalty
 
     def learn(self, number: int) -> torch.Tensor:
@@ -103,6 +113,25 @@ def test_the_step_sees_the_penalty_and_the_weights_do_not(method, optimizer):
     torch.testing.assert_close(
         learner.filter.raw_log_weights, torch.log_softmax(before - energy, 0)
     )
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_registering_is_enough_and_passing_it_too_counts_once(method, optimizer):
+    """As a term of the gradient, registered, passed as well or registered twice: to the bit."""
+    ends = []
+    for passes, again in ((False, False), (True, False), (False, True)):
+        ensemble = ol.Ensemble(network, 3, seed=2).double()
+        closed = None if method == "lwf" else False
+        learner = Learner(ensemble, method, optimizer, passes, closed=closed)
+        if again:
+            learner.filter.register(learner.consolidation, closed)
+        learner.learn(0)
+        penalty = learner.learn(1)
+        assert penalty.abs().min() > 0
+        ends.append([penalty, *(p.detach() for p in ensemble.parameters())])
+    for other in ends[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(ends[0], other, strict=True))
 
 
 @pytest.mark.parametrize("left", [torch.nan, torch.inf])
