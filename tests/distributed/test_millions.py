@@ -31,8 +31,8 @@ def test_two_million_samples_are_summed_as_python_sums_integers():
     rb = fit(empty(), range(SHARDS), read, workers=2)
     assert rb.samples == SHARDS * ROWS > 2**20
     state = rb.state_dict()["sums"]
-    assert state["gram_high"] is not None  # one word would not have been enough
-    low, high = state["gram"][0], state["gram_high"][0]
+    assert state["gram"]["high"] is not None  # one word would not have been enough
+    low, high = state["gram"]["low"][0], state["gram"]["high"][0]
 
     # The same features and sums in whole numbers: no float, no torch, no limit.
     weight = rb.particles[0].weight.double().numpy()[COLUMNS]

@@ -26,16 +26,6 @@ def test_the_exported_module_gives_the_head_s_answers() -> None:
     assert sizes[0] < sizes[1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("probabilities", [False, True])
-def test_the_exported_module_passes_through_torch_export(probabilities: bool) -> None:
-    module = fed(X, Y, weights="evidence").export(probabilities=probabilities)
-    batch = torch.export.Dim("batch")
-    program = torch.export.export(module, (PROBE,), dynamic_shapes=({0: batch},))
-    for rows in (PROBE, PROBE[:7]):
-        assert torch.allclose(program.module()(rows), module(rows), rtol=0, atol=1e-12)
-
-
 def test_what_cannot_be_exported_is_told() -> None:
     head = ol.ExactHead("linear", targets="values")
     with pytest.raises(ValueError, match="has no probabilities"):

@@ -26,62 +26,35 @@ from orderless.exact.ridge import (
     solve_head,
 )
 from orderless.exact.solution import equations_of, ratios_of
-from orderless.exact.sums import column_numbers
 
 ALPHA = 2.5
 NOISE = 0.3
-KNOWN: dict[str, Any] = {
-    "standardize": False,
-    "prior_precision": ALPHA,
-    "noise_variance": NOISE,
-}
+KNOWN: dict[str, Any] = {"prior_precision": ALPHA, "noise_variance": NOISE}
+
+
+def contrasts(count: int) -> np.ndarray:
+    """Orthonormal columns `[count, count - 1]` that sum to 0: what data say if the mean is free."""
+    return np.linalg.qr(np.eye(count) - 1 / count)[0][:, : count - 1]
 
 
 # ---------------------------------------------------------------------- the posterior
 
 
-def test_fixed_hyperparameters_give_the_closed_form() -> None:
-    x, y = regression()
-    head = line(**KNOWN)
-    head.update(x[:20], y[:20])
-    head.update(x[20:], y[20:])
-    precision = x.T @ x / NOISE + ALPHA * torch.eye(8, dtype=torch.float64)
-    mean = torch.linalg.solve(precision, x.T @ y / NOISE)
-    test = regression(10)[0] + 0.125
-    predicted = head.predictive(test)
-    variance = NOISE + (test @ torch.linalg.inv(precision) * test).sum(1)
-    assert torch.allclose(predicted.mean[:, 0], test @ mean, atol=1e-8)
-    assert torch.allclose(predicted.variance[:, 0], variance, atol=1e-8)
-    assert torch.equal(head.predict(test), predicted.mean)
-
-
-def test_evidence_of_values_is_the_gaussian_marginal_density() -> None:
-    x, y = regression(30)
-    half = (y / 2 * 4096).round() / 4096
-    head = line(**KNOWN)
-    head.update(x, torch.stack([y, half], 1))
-    covariance = NOISE * np.eye(30) + (x @ x.T / ALPHA).numpy()
-    expected = [multivariate_normal.logpdf(t.numpy(), np.zeros(30), covariance) for t in (y, half)]
-    assert head.log_evidence.item() == pytest.approx(sum(expected), rel=1e-10)
-
-
-@pytest.mark.parametrize("standardize", [False, True])
-def test_evidence_of_classes_is_the_density_of_their_contrasts(standardize: bool) -> None:
-    """With an intercept the data are their n - 1 contrasts over samples: the mean is free."""
-    x = regression(24)[0]
+@pytest.mark.parametrize("classes", [False, True])
+def test_evidence_is_the_gaussian_marginal_density_of_contrasts(classes: bool) -> None:
+    """Over samples, because the intercept is free, and over classes, because they sum to 1."""
+    x, y = regression(24)
     x[:, 3] = 1.0  # a feature that never varies
     labels = torch.arange(24) % 3
-    head = ol.ExactHead("linear", **{**KNOWN, "standardize": standardize})
-    head.update(x, labels)
-    contrasts = np.linalg.qr(np.eye(3) - 1 / 3)[0][:, :2]
-    targets = np.eye(3)[labels.numpy()] @ contrasts
-    features = x.numpy()
-    if standardize:
-        basis = np.linalg.qr(np.eye(24) - 1 / 24)[0][:, :23]
-        targets = basis.T @ targets
-        features = basis.T @ features / np.sqrt(features.var(0).mean())  # one scale for all
-    covariance = NOISE * np.eye(len(features)) + features @ features.T / ALPHA
-    expected = multivariate_normal.logpdf(targets.T, np.zeros(len(features)), covariance).sum()
+    head = ol.ExactHead("linear", targets="classes" if classes else "values", **KNOWN)
+    values = torch.stack([y, y.square() / 16], 1)
+    head.update(x, labels if classes else values)
+    targets = np.eye(3)[labels] @ contrasts(3) if classes else (values * 4096).round() / 4096
+    features = x.numpy() / np.sqrt(x.numpy().var(0).mean())  # one scale for all
+    rows = contrasts(24).T @ features
+    covariance = NOISE * np.eye(23) + rows @ rows.T / ALPHA
+    observed = (contrasts(24).T @ np.asarray(targets)).T
+    expected = multivariate_normal.logpdf(observed, np.zeros(23), covariance).sum()
     assert head.particle_log_evidence.item() == pytest.approx(expected, rel=1e-10)
 
 
@@ -89,19 +62,19 @@ def test_maximised_evidence_agrees_with_bayesian_ridge() -> None:
     x, y = regression(200, 12)
     flat = {"alpha_1": 0, "alpha_2": 0, "lambda_1": 0, "lambda_2": 0}
     oracle = BayesianRidge(fit_intercept=False, max_iter=5000, tol=1e-12, **flat)
-    oracle.fit(x.numpy(), y.numpy())
-    head = line(standardize=False)
+    scale = np.sqrt(x.numpy().var(0).mean())
+    oracle.fit(contrasts(200).T @ x.numpy() / scale, contrasts(200).T @ y.numpy())
+    head = line()
     head.update(x, y)
     (posterior,) = head.heads
     assert posterior.noise_variance == pytest.approx(1 / oracle.alpha_, rel=1e-4)
     assert posterior.prior_precision == pytest.approx(oracle.lambda_, rel=1e-4)
-    mean, deviation = oracle.predict(x[:5].numpy(), return_std=True)
-    predicted = head.predictive(x[:5])
-    assert predicted.mean[:, 0].numpy() == pytest.approx(mean, rel=1e-4)
-    assert predicted.variance[:, 0].sqrt().numpy() == pytest.approx(deviation, rel=1e-4)
+    mean = oracle.predict((x[:5] - x.mean(0)).numpy() / scale) + y.mean().item()
+    assert head.predictive(x[:5]).mean[:, 0].numpy() == pytest.approx(mean, rel=1e-4)
 
 
-def test_all_features_have_one_scale() -> None:
+@pytest.mark.parametrize("options", [{}, KNOWN], ids=["chosen", "fixed"])
+def test_all_features_have_one_scale(options: dict[str, Any]) -> None:
     """Against scikit-learn's ridge on centred features that one number makes of unit size; sizes of
     the features differ, one never varies and does so later."""
     x, y = regression(200, 12)
@@ -109,11 +82,14 @@ def test_all_features_have_one_scale() -> None:
     x = (x * 4096).round() / 4096 + 0.5  # on the grid
     x[:, 7] = 1.0
     new = x[:5] + 0.25
-    head = line()
-    head.update(x, y)
+    head = line(**options)
+    head.update(x[:20], y[:20])
+    head.update(x[20:], y[20:])
     (posterior,) = head.heads
     scale = np.sqrt(x.numpy().var(0).mean())
     ridge = posterior.prior_precision * posterior.noise_variance
+    if options:
+        assert (posterior.prior_precision, posterior.noise_variance) == (ALPHA, NOISE)
     oracle = Ridge(alpha=ridge).fit(x.numpy() / scale, y.numpy())
     predicted = head.predictive(new)
     assert predicted.mean[:, 0].numpy() == pytest.approx(oracle.predict(new.numpy() / scale))
@@ -124,17 +100,6 @@ def test_all_features_have_one_scale() -> None:
     assert predicted.variance[:, 0].numpy() == pytest.approx(variance)
     far = head.predictive(new + 7.0).variance
     assert (far > 2 * predicted.variance).all()
-
-
-def test_standardisation_makes_scale_and_shift_of_features_irrelevant() -> None:
-    x, y = regression()
-    plain, moved = line(), line()
-    plain.update(x, y)
-    moved.update(x * 2 - 0.5, y)
-    a = plain.predictive(x)
-    b = moved.predictive(x * 2 - 0.5)
-    assert torch.allclose(a.mean, b.mean, atol=1e-6)  # both searches stop within 1e-5 of the best
-    assert torch.allclose(a.variance, b.variance, rtol=1e-4)
 
 
 # ---------------------------------------------------------------------- the ridge
@@ -164,7 +129,6 @@ def test_fewer_features_tell_the_ridge_of_all(classes: bool) -> None:
         targets.T @ features,
         targets.square().sum(0),
         classes=classes,
-        standardize=True,
     )
     posterior = solve_head(equations)
     ridge = posterior.prior_precision * posterior.noise_variance * equations.variance
@@ -191,26 +155,29 @@ def test_more_ridge_for_the_one_that_needs_it() -> None:
 
 
 @pytest.mark.parametrize("weights", [[1.0], [0.5, 1.0, 2.5]], ids=["alike", "weighted"])
-def test_predictions_without_a_sample_are_those_of_a_head_without_it(weights: list[float]) -> None:
-    """Without standardisation, whose means and scales would know the sample that is left out."""
+def test_predictions_without_a_sample_are_those_of_a_ridge_without_it(weights: list[float]) -> None:
+    """With the same lambda, which is in units of the features of all samples."""
     x, y = blobs(60)
-    x = (x * 64).round() / 64  # exact as float16
-    mass = torch.tensor(weights).repeat(60)[:60]
-
-    def fed_with(rows: Tensor) -> ol.ExactHead:
-        head = ol.ExactHead("linear", calibration=1, **KNOWN)
-        head.update(x[rows], y[rows], sample_weight=mass[rows])
-        return head
-
-    everyone = torch.arange(60)
-    head = fed_with(everyone)
-    found = head.heads[0].held_out
-    assert found is not None and found.shape == (60, 10)
+    x = ((x * 64).round() / 64).double()  # exact as float16
+    mass = torch.tensor(weights, dtype=torch.float64).repeat(60)[:60]
+    head = ol.ExactHead("linear", calibration=1, **KNOWN)
+    head.update(x, y, sample_weight=mass)
+    scores = head.heads[0].held_out
+    ridge = ALPHA * NOISE * equations_of(head.sums, 0, None).variance
     features = head.sums.counted["kept"].features[0].double() * head.grid.limit
+    targets = torch.nn.functional.one_hot(y).double()
     for i in (0, 17, 58):
-        mean, variance = fed_with(everyone[everyone != i]).predictive(x[i : i + 1])
+        rest = torch.arange(60) != i
+        w = mass[rest].unsqueeze(1)
+        mean = (w * x[rest]).sum(0) / w.sum()
+        z = x[rest] - mean
+        matrix = z.T @ (w * z) + ridge * torch.eye(12, dtype=torch.float64)
+        own = torch.linalg.solve(matrix, x[i] - mean)
+        target_mean = (w * targets[rest]).sum(0) / w.sum()
+        output = own @ z.T @ (w * (targets[rest] - target_mean)) + target_mean
+        variance = NOISE * (1.0 + 1.0 / w.sum() + own @ (x[i] - mean))
         place = int((features == x[i]).all(1).nonzero())
-        assert torch.allclose(found[place], (mean / variance.sqrt())[0], atol=1e-9)
+        assert torch.allclose(scores[place], output / variance.sqrt(), atol=1e-9)
 
 
 def test_the_temperature_is_the_best_for_the_mixture_of_maps() -> None:
@@ -245,7 +212,7 @@ def test_the_ridge_is_where_the_samples_and_the_evidence_are_the_most_probable()
     def score_of(factor: float) -> float:
         precision = factor * ridge / best.noise_variance
         head = fed_with(prior_precision=precision, noise_variance=best.noise_variance)
-        held = equations_of(head.sums, 0, None, True).held
+        held = equations_of(head.sums, 0, None).held
         evidence = head.heads[0].log_evidence / (799 * 9)
         return held.judge(head.heads[0].held_out.unsqueeze(0)).item() + EVIDENCE * evidence
 
@@ -305,16 +272,6 @@ def test_a_uniform_prior_is_what_balanced_weights_give_where_classes_scatter_ali
     assert (prior.predictive(x).mean[:, 0] > found[:, 0]).all()
 
 
-def test_a_uniform_prior_is_one_over_labels_whatever_tasks_have_them() -> None:
-    head = fed(X, Y)
-    head.sums.columns = column_numbers([(0, 0), (0, 1), (1, 0)])
-    squares = head.sums.sums["squares"]
-    counts = torch.tensor([6.0, 1.0, 2.0], dtype=torch.float64)
-    head.sums.sums["squares"] = squares.map(lambda _: counts)
-    expected = torch.tensor([9 / 4, 9 / 2, 9 / 4]).double()  # half of nine samples of either label
-    assert torch.allclose(ratios_of("uniform", head.sums) * counts, expected)
-
-
 def test_shares_of_a_prior_may_be_an_array_and_are_copied() -> None:
     shares = np.arange(1.0, 11.0)
     head = fed(X, Y, class_prior=shares)
@@ -339,7 +296,7 @@ def test_a_rare_class_is_found_with_a_uniform_prior_which_weighs_held_out_sample
     before = recall(head)
     head.class_prior = "uniform"
     assert recall(head) > before + 0.2
-    held = equations_of(head.sums, 0, ratios_of("uniform", head.sums), True).held
+    held = equations_of(head.sums, 0, ratios_of("uniform", head.sums)).held
     rare = held.weights[held.labels == 9]
     others = held.weights[held.labels == 0]
     assert (rare == rare[0]).all() and rare[0] == pytest.approx(10 * others[0].item())

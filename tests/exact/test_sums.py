@@ -160,24 +160,6 @@ def test_copies_of_a_sample_are_kept_once_and_leave_when_the_last_one_does() -> 
     assert same_bits(head, fed(x[5:], y[5:], calibration=1))
 
 
-def test_thousands_of_classes_have_the_closed_form() -> None:
-    """Against a dense one-hot regression; what they cost is in benchmarks/exact.py."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(4_000, 8, generator=generator)
-    y = torch.randperm(4_000, generator=generator) % 3_000
-    map_ = ol.features.RandomReLU(8, 16)
-    head = ol.ExactHead(map_, prior_precision=2.0, noise_variance=0.5)
-    for part in torch.arange(4_000).split(1500):
-        head.update(x[part], y[part])
-    features = head.grid(x)[0].double()
-    z = (features - features.mean(0)) / features.var(0, correction=0).mean().sqrt()
-    targets = torch.nn.functional.one_hot(y, 3_000).double()
-    weight = torch.linalg.solve(z.T @ z + torch.eye(16), z.T @ (targets - targets.mean(0)))
-    expected = z[:16] @ weight + targets.mean(0)
-    assert torch.allclose(head.predictive(x[:16]).mean, expected, atol=1e-9)
-    assert head.predict(x[:16]).shape == (16, 3_000)
-
-
 def test_empty_batches_and_bytes() -> None:
     head = fed(X, Y)
     body = ol.ExactHead(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)), classes=2)

@@ -49,9 +49,8 @@ from .ridge import HeadPosterior
 from .solution import Prior, Solution, by_label, check_choice, checked_prior, read, solve
 from .sums import Basis, Column, HeadSums, tasks_and_labels, whole
 
-_CHOICES = {"weighting": ("uniform", "evidence"), "standardize": (True, False)}
 _LOCK = threading.Lock()  # of all heads, held while one takes over new sums
-_READ_OPTIONS = {*_CHOICES, "prior_precision", "noise_variance", "class_prior"}
+_READ_OPTIONS = ("weighting", "class_prior", "prior_precision", "noise_variance")
 
 
 class Predictive(NamedTuple):
@@ -83,14 +82,14 @@ class ExactHead(Predictor):
     Saved with the sums, and compared when a state is loaded or heads are added: the maps,
     `feature_limit`, `bits`, `block_size` (for maps that are not `exact`), `target_limit` (None for
     classes), `calibration`, `ledger`. Not saved, because they matter on read alone, and may
-    be set at any time: `weighting`, `standardize`, `prior_precision`, `noise_variance`,
-    `class_prior`. `classes` is the caller's, too.
+    be set at any time: `weighting`, `prior_precision`, `noise_variance`, `class_prior`. `classes`
+    is the caller's, too.
 
     Args:
         features: one module with outputs `[B, M]` (N = 1): random features from
             `orderless.features`, a frozen or pre-trained backbone; an `ol.Ensemble` of such maps;
-            or `"linear"`: the inputs themselves, such as embeddings, flattened. Maps are copied and
-            run in evaluation mode.
+            or `"linear"`: the inputs themselves, such as embeddings, flattened: scale columns of
+            different units yourself. Maps are copied and run in evaluation mode.
         classes: the number of classes if known; other labels are then refused, and predictions
             before the first update are uniform. Otherwise the first sample of a class adds its
             column.
@@ -98,9 +97,6 @@ class ExactHead(Predictor):
         weights: `"uniform"`: the plain mean of the maps, usually the most accurate; `"evidence"`:
             w_i ∝ p(data | map i), the Bayesian choice, which on large data gives one map all the
             weight. The attribute is `weighting`.
-        standardize: centre features and give the head an intercept. All features have one scale,
-            their mean variance: scale raw columns of different units yourself. `False` uses
-            features as they are, without an intercept.
         prior_precision, noise_variance: fix both, the precision for features of mean variance 1.
         class_prior: the shares of the classes assumed on read: None (those of the data),
             `"uniform"`, or a share per label; see the attribute.
@@ -130,7 +126,6 @@ class ExactHead(Predictor):
         classes: int | None = None,
         targets: str = "classes",
         weights: str = "uniform",
-        standardize: bool = True,
         prior_precision: float | None = None,
         noise_variance: float | None = None,
         class_prior: Prior = None,
@@ -162,7 +157,6 @@ class ExactHead(Predictor):
             classes = check_whole("classes", classes, 1, LARGEST_LABEL)
         self.classes = classes
         self.weighting = weights
-        self.standardize = standardize
         self.prior_precision = prior_precision
         self.noise_variance = noise_variance
         self.class_prior = class_prior
@@ -172,8 +166,8 @@ class ExactHead(Predictor):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, checked; the solved heads are dropped here if they depend on it."""
-        if name in _CHOICES:
-            check_choice(name.replace("weighting", "weights"), value, _CHOICES[name])
+        if name == "weighting":
+            check_choice("weights", value, ("uniform", "evidence"))
         elif name == "class_prior":
             value = checked_prior(value) if self.basis.classes else None
         elif name in _READ_OPTIONS and value is not None and not value > 0:

@@ -4,18 +4,17 @@ With centred features z, their mean variance v, K' target contrasts y and the mo
 
     y = b + W^T z + e,    W ~ N(0, 1/(alpha v)),    e ~ N(0, 1/beta),    b flat,
 
-let A = Z^T Z, B = Z^T Y, lambda = alpha v / beta and n' = n - 1 (the intercept takes one dimension;
-without `standardize` there is none, features are as they are, v = 1 and n' = n). All features have
-one scale: with a scale per feature, those that hardly vary would count as much as any other. The
-posterior of W is N((A + lambda I)^-1 B, (A + lambda I)^-1 / beta), and the log density of the data,
-with the head integrated out, is
+let A = Z^T Z, B = Z^T Y, lambda = alpha v / beta and n' = n - 1: the intercept takes one dimension.
+All features have one scale: with a scale per feature, those that hardly vary would count as much as
+any other. The posterior of W is N((A + lambda I)^-1 B, (A + lambda I)^-1 / beta), and the log
+density of the data, with the head integrated out, is
 
     K'/2 [M log lambda - log|A + lambda I| + n' log beta - n' log 2 pi] - beta/2 R(lambda)
     R(lambda) = tr Y^T Y - tr B^T (A + lambda I)^-1 B
 
 For classes, targets are 0/1 columns that sum to 1, so only the K' = K - 1 orthonormal contrasts of
-K columns are data; traces over them are traces over all columns less their mean entry. Given lambda
-the best beta is K' n' / R, so a search over one number remains: see `choose_ridge`.
+K columns are data; traces over them are traces over all centred columns. Given lambda the best beta
+is K' n' / R, so a search over one number remains: see `choose_ridge`.
 
 Several lambdas are tried at a time, and only their scores leave the device: a GPU would otherwise
 wait for Python most of the time. Each head is solved separately, so that its bits do not depend on
@@ -67,7 +66,7 @@ class HeadPosterior:
     prior_precision: float  # alpha
     noise_variance: float  # 1 / beta
     log_evidence: float
-    intercept_leverage: float  # 1/n, or 0 without an intercept
+    intercept_leverage: float  # 1/n
     held_out: Tensor | None  # [S, C], leave-one-out scores of the kept samples
 
     def outputs(self, features: Tensor) -> Tensor:
@@ -90,10 +89,9 @@ class NormalEquations:
     right: Tensor  # B [M, K]
     total: float  # tr Y^T Y over the contrasts
     count: float  # n
-    mean: Tensor  # [M], 0 without `standardize`
+    mean: Tensor  # [M]
     target_mean: Tensor  # [K]
     outputs: int  # K'
-    standardize: bool
     held: HeldOut | None = None
 
     @classmethod
@@ -104,26 +102,23 @@ class NormalEquations:
         squares: Tensor,
         *,
         classes: bool,
-        standardize: bool,
         constant: float = 1.0,
     ) -> NormalEquations:
         """From gram `[M+1, M+1]` (its lower triangle), moments `[K, M+1]` and squares `[K]`, where
         the last feature is constant."""
         count = gram[-1, -1] / constant**2
-        mean = standardize * gram[-1, :-1] / constant / count
+        mean = gram[-1, :-1] / constant / count
         targets = moments[:, -1] / constant
-        target_mean = standardize * targets / count
+        target_mean = targets / count
         total = squares.sum() - (targets * target_mean).sum()
-        if classes and not standardize:
-            total = total - count / len(targets)
         right = moments[:, :-1].T - mean.unsqueeze(1) * targets
         outputs = len(targets) - classes
         gram = gram[:-1, :-1]
-        return cls(gram, right, total.item(), count.item(), mean, target_mean, outputs, standardize)
+        return cls(gram, right, total.item(), count.item(), mean, target_mean, outputs)
 
-    @cached_property
+    @property
     def dimensions(self) -> float:  # n'
-        return self.count - self.standardize
+        return self.count - 1.0
 
     @cached_property
     def unit(self) -> float:
@@ -135,7 +130,7 @@ class NormalEquations:
 
     @property
     def variance(self) -> float:  # v
-        return self.unit / self.count if self.standardize else 1.0
+        return self.unit / self.count
 
     @property
     def informative(self) -> bool:
@@ -185,9 +180,6 @@ class Scores:
 def score(equations: NormalEquations, trials: Minimisers, beta: float | None = None) -> Scores:
     """Score minimisers, under the best beta of each unless it is given."""
     explained = trials.solved.square().sum((1, 2))
-    columns = trials.solved.shape[2]
-    if equations.outputs < columns:  # over the contrasts of the columns
-        explained = explained - trials.solved.sum(2).square().sum(1) / columns
     freedom = equations.outputs * equations.dimensions
     residual = (equations.total - explained).clamp(min=0.0)
     precision = freedom / residual.clamp(min=freedom * SMALLEST_NOISE)
@@ -202,7 +194,7 @@ def score(equations: NormalEquations, trials: Minimisers, beta: float | None = N
     if held is None:
         return Scores(evidence, precision, None, total)
     rows = torch.linalg.solve_triangular(trials.factors, held.rows.T, upper=False)
-    leverage = rows.square().sum(1) + equations.standardize / equations.count
+    leverage = rows.square().sum(1) + 1.0 / equations.count
     outputs = rows.mT @ trials.solved + equations.target_mean
     held_out = held.scores(outputs, leverage, 1.0 / precision)
     return Scores(evidence, precision, held_out, total + held.judge(held_out))
@@ -271,7 +263,7 @@ def solve_head(
         prior_precision=ridge * precision / variance,
         noise_variance=1.0 / precision,
         log_evidence=log_evidence if equations.informative or fixed else 0.0,
-        intercept_leverage=equations.standardize / equations.count,
+        intercept_leverage=1.0 / equations.count,
         held_out=None if scores.held_out is None else scores.held_out[0],
     )
 

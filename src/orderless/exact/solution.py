@@ -70,7 +70,7 @@ def solve(head: ExactHead, sums: HeadSums | None) -> Solution:
         fixed = head.prior_precision, head.noise_variance
     heads = []
     for number in range(n):
-        equations = equations_of(sums, number, ratio, head.standardize)
+        equations = equations_of(sums, number, ratio)
         heads.append(solve_head(equations, fixed))
     evidence = evidence.new_tensor([posterior.log_evidence for posterior in heads])
     if head.weighting == "evidence":
@@ -103,9 +103,7 @@ def read(solution: Solution, grid: GridFeatures, x: Tensor) -> tuple[Tensor, Ten
     return torch.cat(means, 1), torch.cat(variances, 1)
 
 
-def equations_of(
-    sums: HeadSums, number: int, ratio: Tensor | None, standardize: bool
-) -> NormalEquations:
+def equations_of(sums: HeadSums, number: int, ratio: Tensor | None) -> NormalEquations:
     """What the sums say about one map's head, under the assumed shares of the classes.
 
     The sums determine the mean m_c / n_c of every class, and the pooled scatter around these means.
@@ -127,7 +125,6 @@ def equations_of(
         moments,
         squares,
         classes=sums.basis.classes,
-        standardize=standardize,
         constant=sums.basis.feature_limit,
     )
     kept = sums.counted.get("kept")

@@ -125,7 +125,7 @@ class HeadSums:
 
     basis: Basis
     sums: dict[str, ExactSum]
-    columns: Tensor  # [K], ascending, see `column_numbers`
+    columns: Tensor  # [K], ascending, see `tasks_and_labels`
     samples: float = 0.0  # the sum of their weights
     counted: dict[str, Samples] = field(default_factory=dict)  # "ledger", "kept", if there are any
 
@@ -303,12 +303,8 @@ class HeadSums:
         return shared.map(lambda tensor: tensor.to(device, copy=True))
 
 
-def column_numbers(columns: list[Column]) -> Tensor:
-    return torch.tensor([(task + 1) * LABELS + label for task, label in columns])
-
-
 def tasks_and_labels(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverse of `column_numbers`: the tasks and the labels `[K]`."""
+    """The tasks and the labels `[K]` of columns as numbers."""
     return numbers.div(LABELS, rounding_mode="floor") - 1, numbers.remainder(LABELS)
 
 
