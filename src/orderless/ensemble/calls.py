@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 if TYPE_CHECKING:
     from .ensemble import Ensemble
 
+Noise = Callable[[Tensor, int], Tensor]  # the random key of a particle's index for a stream
+
 
 def particle_axes(n: int, args: Any, kwargs: Any, in_dims: Any, per_particle: bool) -> Any:
     """The particle axis of each input, nested like (args, kwargs); None if shared."""
@@ -50,10 +52,18 @@ def at_axes(function: Callable[[Tensor, int], Tensor], inputs: Any, axes: Any) -
     return tree_map(lambda x, axis: x if axis is None else function(x, axis), inputs, axes)
 
 
+def refuse_noise(index: Tensor, stream: int) -> Tensor:
+    """Instead of a particle's key where a forward pass runs again without knowing its noise."""
+    raise RuntimeError(
+        "this forward pass draws noise and runs again inside a backward pass "
+        "(torch.utils.checkpoint), where it would draw other noise: use "
+        "Ensemble(chunk_size=...), which recomputes with the same"
+    )
+
+
 def run_chunks(
     particles: Ensemble,
-    size: int,
-    counter: Tensor,
+    noise: Noise,
     evaluating: bool,
     tensors: list[Tensor],
     indices: Tensor,
@@ -61,6 +71,7 @@ def run_chunks(
     axes: Any,
 ) -> tuple[Any, list[Tensor], int]:
     """Run one chunk after another; the backward pass runs each again with the same noise."""
+    size = particles.chunk_size or particles.n
     run: Callable[..., Any] = particles._run_some
     if torch.is_grad_enabled():
         # The state of torch's generators cannot be read while a CUDA graph is recorded.
@@ -76,7 +87,7 @@ def run_chunks(
         own[particles._first_buffer :] = [b.clone() for b in own[particles._first_buffer :]]
         chunk = partial(torch.narrow, start=start, length=len(own_indices))
         own_inputs = inputs if axes is None else at_axes(chunk, inputs, axes)
-        results.append(run(counter.clone(), evaluating, own, own_indices, own_inputs, axes))
+        results.append(run(noise, evaluating, own, own_indices, own_inputs, axes))
         start += len(own_indices)
         if _attributes(particles._layers) != attributes:
             raise RuntimeError(

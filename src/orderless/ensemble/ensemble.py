@@ -17,7 +17,7 @@ from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesti
 from torch.utils._pytree import tree_map_only
 
 from . import random
-from .calls import at_axes, explain, particle_axes, run_chunks
+from .calls import Noise, at_axes, explain, particle_axes, refuse_noise, run_chunks
 from .device import find_device
 from .initialization import Perturb, chosen_indices, initial_modules, whole_seed
 from .precision import PRECISIONS, matrix_precision
@@ -121,7 +121,7 @@ class Ensemble(nn.Module):
         precision: str,
     ) -> None:
         super().__init__()
-        check_stackable(modules)
+        check_stackable(modules, in_chunks=chunk_size is not None)
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         if chunk_size is not None and chunk_size < 1:
@@ -238,26 +238,23 @@ class Ensemble(nn.Module):
         axes = None
         if per_particle or in_dims is not None:
             axes = particle_axes(self.n, args, kwargs, in_dims, per_particle)
-        tensors = self._stacked_tensors()
-        counter = self._draws if self._replayed is None else self._replayed
-        evaluating = getattr(self._thread, "evaluating", 0) > 0
-        if self.chunk_size is None or self.chunk_size >= self.n:
-            run = self._run_some
-        else:
-            run = partial(run_chunks, self, self.chunk_size)
-        outputs, buffers, drawn = run(counter, evaluating, tensors, self._indices, inputs, axes)
-        if buffers and self._replayed is None:
-            with torch.no_grad():
-                for buffer, value in zip(tensors[self._first_buffer :], buffers, strict=True):
-                    buffer.copy_(value)
-        if drawn:
-            if torch._C._current_graph_task_id() != -1:
-                raise RuntimeError(
-                    "this forward pass draws noise and runs again inside a backward pass "
-                    "(torch.utils.checkpoint), where it would draw other noise: use "
-                    "Ensemble(chunk_size=...), which recomputes with the same"
-                )
-            counter.add_(1)
+        in_chunks = self.chunk_size is not None and self.chunk_size < self.n
+        with self._lock:
+            tensors = self._stacked_tensors()
+            counter = self._draws if self._replayed is None else self._replayed
+            draw = counter.clone() if in_chunks else counter  # a chunk may run again, later
+            noise: Noise = partial(random.particle_keys, self.seed, draw)
+            if torch._C._current_graph_task_id() != -1:  # inside of a backward pass
+                noise = refuse_noise
+            run = partial(run_chunks, self) if in_chunks else self._run_some
+            evaluating = getattr(self._thread, "evaluating", 0) > 0
+            outputs, buffers, drawn = run(noise, evaluating, tensors, self._indices, inputs, axes)
+            if buffers and self._replayed is None:
+                with torch.no_grad():
+                    for buffer, value in zip(tensors[self._first_buffer :], buffers, strict=True):
+                        buffer.copy_(value)
+            if drawn:
+                counter.add_(1)
         return outputs
 
     def check_devices(self, *inputs: Any) -> None:
@@ -286,7 +283,7 @@ class Ensemble(nn.Module):
 
     def _run_some(
         self,
-        counter: Tensor,
+        noise: Noise,
         evaluating: bool,
         tensors: list[Tensor],
         indices: Tensor,
@@ -300,12 +297,12 @@ class Ensemble(nn.Module):
         # One network equals that network bit for bit. On a GPU in reduced precision the batched
         # kernels are faster even for one.
         reduced = self.device.type == "cuda" and self.precision != "float32"
-        with matrix_precision(self.precision, self.device), self._lock:
+        with matrix_precision(self.precision, self.device), self._lock:  # also in a backward pass
             if self.n == 1 and not reduced:
                 tensors = [tensor[0] for tensor in tensors]
                 if axes is not None:
                     inputs = at_axes(lambda tensor, axis: tensor.select(axis, 0), inputs, axes)
-                answer = self._fill_and_call(counter, evaluating, tensors, indices[0], inputs)
+                answer = self._fill_and_call(noise, evaluating, tensors, indices[0], inputs)
                 return _outside(lambda tensor: tensor.unsqueeze(0), *answer)
             n = len(indices)
             lazy_load_decompositions()
@@ -316,19 +313,16 @@ class Ensemble(nn.Module):
                     if axes is not None:
                         enter = partial(_inside, level=level)
                         inputs = at_axes(enter, inputs, axes)
-                    answer = self._fill_and_call(counter, evaluating, tensors, index, inputs)
+                    answer = self._fill_and_call(noise, evaluating, tensors, index, inputs)
                     return _outside(lambda t: _remove_batch_dim(t, level, n, 0), *answer)
             except RuntimeError as error:
                 explain(error, self.template)
                 raise
 
     def _fill_and_call(
-        self, counter: Tensor, evaluating: bool, tensors: list[Tensor], index: Tensor, inputs: Any
+        self, noise: Noise, evaluating: bool, tensors: list[Tensor], index: Tensor, inputs: Any
     ) -> tuple[Any, list[Tensor], int]:
         """Call the network with these tensors in its places: as `_run_some`, for one particle."""
-
-        def keys(stream: int) -> Tensor:
-            return random.particle_keys(self.seed, counter, index, stream)
 
         before = self._stacked_tensors()
         modes = [layer.training for layer in self._layers] if evaluating else []
@@ -337,7 +331,7 @@ class Ensemble(nn.Module):
             self._fill(tensors)
             for layer in self._layers if evaluating else ():
                 layer.training = False
-            with ParticleRules(keys) as rules:
+            with ParticleRules(partial(noise, index)) as rules:
                 output = self.template(*args, **kwargs)
             # a network may write into its buffers or replace them
             buffers = [table[name] for (table, name), *_ in self._places[self._first_buffer :]]
@@ -380,7 +374,8 @@ class Ensemble(nn.Module):
 
     def __getitem__(self, index: int) -> nn.Module:
         """Particle `index` as an ordinary module, detached from the ensemble."""
-        return particle_of(self.template, self._check_index(index))
+        with self._lock:
+            return particle_of(self.template, self._check_index(index))
 
     @torch.no_grad()
     def load_particle(self, index: int, module: nn.Module) -> None:

@@ -131,6 +131,8 @@ def initial_modules(
         module = copy.deepcopy(make_particle(make_model, seed, base))
         with seeded("perturb", seed, index), torch.no_grad():
             for parameter in module.parameters():
+                if not (parameter.is_floating_point() or parameter.is_complex()):
+                    continue
                 radius = init.low + (init.high - init.low) * torch.rand(())
                 parameter.add_(radius * torch.randn(parameter.shape))
         yield module

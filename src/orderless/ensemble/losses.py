@@ -71,6 +71,7 @@ def _one_by_one(loss: Callable[..., Tensor], dims: Any, *args: Any) -> Tensor:
 
 def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor | None:
     """`F.cross_entropy` of all particles in one call, the most common loss."""
+    labels = labels.long() if labels.dtype == torch.uint8 else labels
     if outputs.dim() != 3 or labels.dtype != torch.long or labels.shape != outputs.shape[1:2]:
         return None
     outputs, n = _full_precision(outputs), outputs.shape[0]

@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .dropout import DROPOUT
+from .initialization import seeded
 from .linear import batched_linear
 
 
@@ -302,6 +303,25 @@ def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
+def _recurrent(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of recurrent layers: one by one, with keyed noise if they drop units themselves."""
+    plain = _one_by_one(function)
+
+    def apply(mode: ParticleRules, *args: Any, **kwargs: Any) -> Any:
+        place = next(place for place, arg in enumerate(args) if isinstance(arg, float))
+        dropout, training = args[place : place + 2]
+        if not (training and dropout > 0.0):
+            return plain(mode, *args, **kwargs)
+
+        def keyed(key: Tensor, *args: Any) -> Any:
+            with seeded("dropout", int(key)):  # torch has no other way to choose its noise
+                return function(*args, **kwargs)
+
+        return _one_by_one(keyed)(mode, mode.next_key(), *args)
+
+    return apply
+
+
 Rules = dict[Any, Callable[..., Any]]
 FAST: Rules = {
     F.linear: _linear,
@@ -314,7 +334,10 @@ FAST: Rules = {
 }
 LAYERS = torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu
 CELLS = torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell
-RECURRENT: Rules = {function: _one_by_one(function) for function in (*LAYERS, *CELLS)}
+RECURRENT: Rules = {
+    **{function: _recurrent(function) for function in LAYERS},
+    **{function: _one_by_one(function) for function in CELLS},
+}
 NEEDED: Rules = {**DROPOUT, **RECURRENT}  # `vmap` has no others
 ALL: Rules = {**NEEDED, **FAST}
 AT_OUR_LEVEL = {*FAST, *RECURRENT}

@@ -75,7 +75,7 @@ def places_of(module: nn.Module) -> dict[str, str]:
     return places
 
 
-def check_stackable(modules: Sequence[nn.Module]) -> None:
+def check_stackable(modules: Sequence[nn.Module], in_chunks: bool) -> None:
     """Raise if the modules cannot be stacked."""
     first = modules[0]
     refuse_lazy(first)
@@ -83,6 +83,8 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
         raise ValueError(f"{type(first).__name__} has no parameters: N copies would be equal")
     if any(getattr(module, "sparse", False) for module in first.modules()):
         raise ValueError("particles have dense gradients: make every Embedding with sparse=False")
+    if in_chunks and any(getattr(module, "max_norm", None) for module in first.modules()):
+        raise ValueError("an Embedding with max_norm writes its weights: use chunk_size=None")
     for number, module in enumerate(modules[1:], 1):
         check_same_network(first, module, f"module {number} is of another architecture")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -377,7 +378,7 @@ class ParticleFilter(Predictor):
         """
         n = sum(part.particles.n for part in parts)
         shares = [
-            part.raw_log_weights + part._log_evidence + torch.tensor(part.particles.n / n).log()
+            part.raw_log_weights + part._log_evidence + math.log(part.particles.n / n)
             for part in parts
         ]
         return normalize(torch.cat(shares))
