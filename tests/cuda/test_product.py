@@ -37,3 +37,13 @@ def test_sums_made_there_and_here_can_be_added() -> None:
     assert both.tasks == 2 and both.particles.device.type == "cpu"
     expected = learned([0, 1], "cpu").predict(x)
     torch.testing.assert_close(both.predict(x), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_product_moves_with_its_sums_and_goes_on() -> None:
+    x = five_tasks()[3][0]
+    pf = learned([0], "cpu").to("cuda")
+    task = tuple(part.cuda() for part in five_tasks()[1])
+    pf.step(lambda: cross_entropy(pf.particles(task[0]), task[1]))
+    pf.end_task(task)
+    again = pf.to("cpu")
+    assert again.tasks == 2 and again.predict(x).device.type == "cpu"

@@ -106,6 +106,11 @@ def register(function: Callable[..., Any], rule: Callable[..., Any]) -> None:
 
     A function of your own must call `torch.overrides.handle_torch_function` to be seen here, as
     torch's functions do.
+
+    >>> import torch, orderless as ol
+    >>> def silu_of_all(n, dims, x):  # elementwise: the same call, and the axis stays
+    ...     return torch.nn.functional.silu(x), dims[0]
+    >>> ol.ensemble.rules.register(torch.nn.functional.silu, silu_of_all)
     """
     _REGISTERED.setdefault(function, []).insert(0, rule)
 

@@ -19,7 +19,6 @@ from ..ensemble import Ensemble
 from ..ensemble.device import check_memory
 from ..ensemble.layers import BATCH_NORMS, Layer, Watcher, entering, find_layers, is_known
 from ..ensemble.pairs import Data, is_pair, pairs
-from ..ensemble.parameter import per_particle_view
 from ..ensemble.stacking import places_of
 from ..exact.sums import ExactSum
 from ..io import digest
@@ -223,7 +222,7 @@ def task_sums(
     """
     moments = task_moments(particles, layers, data)
     now = {
-        name: torch.where(per_particle_view(alive, tensor), tensor, start[name])
+        name: torch.where(alive.view(-1, *[1] * (tensor.dim() - 1)), tensor, start[name])
         for name, tensor in particles.tensors().items()
     }
     used = _columns(layers, moments, active)
@@ -233,33 +232,42 @@ def task_sums(
     }
     fingerprint: list[Any] = [used]
     for layer in dict.fromkeys(layers.values()):
-        name = layer.name
         weights = layer.matrix(now).double()  # W_t
         change = weights - layer.matrix(start).double()
-        gram = _gram(layer, moments, change, alive)
-        product = gram @ weights
-        is_head = name in moments.heads
+        gram = _gram(layer, moments, change, alive)  # G_t
+        cross = gram @ weights
+        is_head = layer.name in moments.heads
         if is_head and used is not None:
             unused = [column for column in range(layer.columns) if column not in used]
-            product[..., unused] = 0.0
+            cross[..., unused] = 0.0
             change[..., unused] = 0.0
         elif is_head:
             _warn_of_unchanged(change, weights)
-        terms["gram", name, used if is_head else None] = gram
-        terms["cross", name, None] = product
-        terms["change", name, None] = change
+        terms["gram", layer.name, used if is_head else None] = gram
+        terms["cross", layer.name, None] = cross
+        terms["change", layer.name, None] = change
         fingerprint += [weights[0], gram[0].diagonal(dim1=-2, dim2=-1)]
-    changeable = set()
-    for place, names in running_statistics(particles).items():
-        mean, variance = (now[name].double() for name in names)
-        both = torch.stack([mean, variance + mean.square()], dim=1)
-        terms["statistics", place, None] = both * moments.samples
-        changeable |= {*names, names[0].replace("running_mean", "num_batches_tracked")}
-    for name in particles.particle_buffers():
-        if name not in changeable and not torch.equal(now[name], start[name]):
-            raise ValueError(f"the product cannot merge the buffer {name!r}: training changed it")
+    terms |= _statistics(particles, start, now, moments.samples)
     sums = {key: ExactSum.of(term, UNIT) for key, term in terms.items()}
     return TaskSums(sums, (digest(fingerprint),))
+
+
+def _statistics(
+    particles: Ensemble, start: dict[str, Tensor], now: dict[str, Tensor], samples: int
+) -> dict[Key, Tensor]:
+    """n (m, var + m^2) of every BatchNorm; any other buffer that training changed is refused."""
+    terms: dict[Key, Tensor] = {}
+    known = set()
+    for place, names in running_statistics(particles).items():
+        mean, variance = (now[name].double() for name in names)
+        terms["statistics", place, None] = samples * torch.stack(
+            [mean, variance + mean.square()], dim=1
+        )
+        known |= {*names, names[0].replace("running_mean", "num_batches_tracked")}
+    for name in particles.particle_buffers():
+        if name not in known and not torch.equal(now[name], start[name]):
+            raise ValueError(f"the product cannot merge the buffer {name!r}: training changed it")
+    return terms
 
 
 def _gram(layer: Layer, moments: Moments, change: Tensor, alive: Tensor) -> Tensor:
