@@ -101,13 +101,15 @@ class TRAC(torch.optim.Optimizer):
         parameters = self._parameters()
         if not self.references:
             self.references = [parameter.detach().clone() for parameter in parameters]
-        pairs = zip(parameters, self.references, strict=True)
-        moving = [(self._rows(p), self._rows(ref), p) for p, ref in pairs if p.grad is not None]
+        moving = [
+            (self._rows(parameter), self._rows(reference), parameter.grad.reshape(self.n, -1))
+            for parameter, reference in zip(parameters, self.references, strict=True)
+            if parameter.grad is not None
+        ]
         divisor = self.s.sum(1) + self.eps
         h = torch.zeros_like(divisor)
-        for rows, reference, parameter in moving:
-            products = (rows - reference) * parameter.grad.reshape(self.n, -1)
-            h += products.sum(1, dtype=torch.float64)
+        for rows, reference, gradient in moving:
+            h += ((rows - reference) * gradient).sum(1, dtype=torch.float64)
         h /= divisor
         before = [rows.clone() for rows, _, _ in moving]
         self.base.step()
