@@ -290,8 +290,12 @@ def test_sentences_have_the_vectors_of_transformers(bert: Path) -> None:
     assert encoder.scale == 0.25  # next to 1 / sqrt(12)
 
 
-def test_a_sentence_has_the_same_bits_beside_any_others(bert: Path) -> None:
+def test_a_sentence_has_the_same_bits_beside_any_others(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     encoder = minilm(bert, project=30)
+    assert torch.equal(cached(encoder, TEXTS), encoder(TEXTS))
     tokens = encoder.tokenize(TEXTS)
     found = encoder(TEXTS)
     assert torch.equal(encoder(tokens), found)

@@ -124,8 +124,12 @@ class Backbone(nn.Module):
                 self.in_features, project, bias_scale=0.0, input_limit=_INPUT_LIMIT
             )
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.projected(self.pooled(x))
+    def forward(self, x: Any) -> Tensor:
+        return self.projected(self.pooled(self.as_tensor(x)))
+
+    def as_tensor(self, x: Tensor) -> Tensor:
+        """What the network takes, from what the map takes; see `Sentences`."""
+        return x
 
     def projected(self, features: Tensor) -> Tensor:
         """phi from f(x), which all maps of an ensemble have in common."""
@@ -201,11 +205,12 @@ def _pooled(output: object) -> Tensor:
 
 
 @torch.no_grad()
-def cached(backbone: Backbone, x: Tensor) -> Tensor:
+def cached(backbone: Backbone, x: Any) -> Tensor:
     """`backbone(x)`, from the user's cache if it was computed before under the same conditions.
 
     The file's name is a hash of the backbone's fingerprint, its projection and x.
     """
+    x = backbone.as_tensor(x)
     state = dict(backbone.state_dict())
     name = digest([backbone.fingerprint(x.device), repr(backbone), state, x])
     file = user_cache() / "features" / f"{name}.safetensors"

@@ -87,8 +87,8 @@ class Sentences(Backbone):
         super().__init__(module, inputs=torch.ones(1, 4, dtype=torch.int64), **options)
         self.vocabulary = vocabulary
 
-    def forward(self, x: Tensor | Sequence[str]) -> Tensor:
-        return super().forward(x if isinstance(x, Tensor) else self.tokenize(x))
+    def as_tensor(self, x: Tensor | Sequence[str]) -> Tensor:
+        return x if isinstance(x, Tensor) else self.tokenize(x)
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
         """Tokens `[B, T]`, with 0 after the end of a sentence."""
