@@ -71,6 +71,8 @@ def collect(
     where they are mapped, so they may be larger than memory. `tell(done)` is called after every
     step.
     """
+    if count < 1:
+        raise ValueError(f"transitions must be at least 1, got {count}")
     if path.exists():
         raise ValueError(f"{path} is there already: delete it, or name another folder")
     n_envs = n_envs or max(COPIES, min(MOST_COPIES, count // STEPS))
