@@ -12,7 +12,7 @@ row, as in a Linear layer, the sum over a batch is one product per particle:
 
     sum_b (d/dW)^2 = (a^2)^T (delta^2)
 
-Where it is several rows (positions of a convolution, words, two calls of a layer), they are summed
+Where it is several rows (positions of a convolution, words), they are summed
 inside the square, a few samples at a time. Every other parameter (of attention or recurrent layers,
 of a module of one's own) gets its gradients by autograd, one sample at a time.
 
@@ -42,8 +42,6 @@ KINDS = ("exact", "sampled", "empirical")
 SMALL = 1 << 22  # numbers that may be in memory at once, whatever the size of the ensemble
 _LABELS = 1 << 22  # a random stream separate from dropout and resampling
 LogP = Callable[[Any], Tensor]  # from outputs to log p [N, B, K]
-# From log p `[N, B, K]` to the d `[N, B, K]` in sum_d (d . grad log p)^2.
-Directions = Callable[[Tensor], Iterator[Tensor]]
 
 
 def fisher_information(
@@ -92,8 +90,8 @@ def fisher_information(
             numbers = torch.arange(count, count + len(x), device=x.device).unsqueeze(0)
             keys = random.particle_keys(particles.seed, numbers, indices, _LABELS + draw)
             uniform = random.uniform(keys, ())
-            directions = partial(_directions, kind=kind, y=y, active=active, uniform=uniform)
-            for terms in squares(x, directions):
+            labels = partial(_label_weights, kind=kind, y=y, active=active, uniform=uniform)
+            for terms in squares(x, labels, kind != "exact"):
                 for name, term in terms.items():
                     totals[name] += term
             count += len(x)
@@ -142,31 +140,34 @@ def _log_p(outputs: Any, logits: Callable[[Any], Tensor] | None, active: Tensor 
     return torch.log_softmax(scores if scores.dtype == torch.float64 else scores.float(), -1)
 
 
-def _directions(
+def _label_weights(
     log_p: Tensor, *, kind: str, y: Tensor, active: Tensor | None, uniform: Tensor
-) -> Iterator[Tensor]:
-    """The d `[N, B, K]` of which sum_d (d . grad log p)^2 is the Fisher information.
-
-    `uniform` `[N, B]` draws the labels.
-    """
-    p = log_p.detach().exp()
+) -> Tensor:
+    """q `[N, B, K]`; `uniform` `[N, B]` draws the labels."""
+    p = log_p.exp()
     classes = p.shape[-1]
-    if kind == "exact":  # E_c (grad log p_c)^2 = sum_c (sqrt(p_c) grad log p_c)^2
-        for one in torch.eye(classes, dtype=p.dtype, device=p.device):
-            yield p.sqrt() * one
-    elif kind == "sampled":
+    if kind == "exact":
+        return p
+    if kind == "sampled":
         label = (p.cumsum(-1) < uniform.unsqueeze(-1)).sum(-1).clamp(max=classes - 1)
-        yield one_hot(label, classes).to(p.dtype)
-    else:
-        columns = torch.arange(classes) if active is None else active
-        given = y.unsqueeze(1) == columns.to(y.device)
-        unknown = ~given.any(1)
-        if unknown.any():
-            raise ValueError(
-                f"label {int(y[unknown][0])} is not an output column that counts: "
-                f"{columns.tolist()}"
-            )
-        yield given.to(p.dtype).expand_as(p)
+        return one_hot(label, classes).to(p.dtype)
+    columns = torch.arange(classes) if active is None else active
+    given = y.unsqueeze(1) == columns.to(y.device)
+    unknown = ~given.any(1)
+    if unknown.any():
+        raise ValueError(
+            f"label {int(y[unknown][0])} is not an output column that counts: {columns.tolist()}"
+        )
+    return given.to(p.dtype).expand_as(p)
+
+
+def _scalars(q: Tensor, log_p: Tensor, one_label: bool) -> Iterator[Tensor]:
+    """Scalars whose squared per-sample gradients add up to E_{c ~ q} (grad log p_c)^2."""
+    if one_label:
+        yield (q * log_p).sum()
+        return
+    for c in range(q.shape[-1]):
+        yield (q[..., c].sqrt() * log_p[..., c]).sum()
 
 
 class SquaredGradients:
@@ -210,8 +211,8 @@ class SquaredGradients:
     def _module(self, place: str) -> nn.Module:
         return self.particles.template.get_submodule(place)
 
-    def __call__(self, x: Tensor, directions: Directions) -> Iterator[Named]:
-        """Their sums over x `[B, ...]`, by name, as several terms."""
+    def __call__(self, x: Tensor, labels: LogP, one_label: bool) -> Iterator[Named]:
+        """Their sums over x `[B, ...]`, by name, as several terms; `labels(log_p)` is q."""
         probes = {
             place: output.new_zeros(len(output), len(x), *output.shape[2:], requires_grad=True)
             for place, output in self.outputs.items()
@@ -219,17 +220,17 @@ class SquaredGradients:
         with Watcher(self.particles, self.layers, _entering) as run:
             outputs, seen = run(x, probes)
             log_p = self.log_p(outputs)
-            ways = list(directions(log_p))
-            for way in ways:
-                for place, delta in _gradients((way * log_p).sum(), probes).items():
+            q = labels(log_p.detach())
+            for scalar in _scalars(q, log_p, one_label):
+                for place, delta in _gradients(scalar, probes).items():
                     layer = self.layers[place]
                     squares = _squares(layer, self._module(place), seen[place][0], delta)
                     yield layer.parameters(squares, self.parameters)
         for sample in range(len(x)) if self.elsewhere else ():
             part = slice(sample, sample + 1)
             log_p = self.log_p(self.particles(x[part]))
-            for way in ways:
-                gradients = _gradients((way[:, part] * log_p).sum(), self.elsewhere)
+            for scalar in _scalars(q[:, part], log_p, one_label):
+                gradients = _gradients(scalar, self.elsewhere)
                 yield {name: gradient.square() for name, gradient in gradients.items()}
 
 
