@@ -122,15 +122,15 @@ def test_zeros_have_one_sign() -> None:
 
 
 def test_mistakes_are_sentences() -> None:
-    x, y = data(10)
-    kept = fed(x, y, torch.arange(10), 10)
+    x, y = data(40)
+    kept = fed(x, y, torch.arange(40), 10)
     for share in (0, -1, 1.5, float("nan")):
         with pytest.raises(ValueError, match=r"share must lie above 0"):
             ol.KeptSample(share)
-    with pytest.raises(RuntimeError, match="Expected size 10 but got size 4"):
+    with pytest.raises(RuntimeError, match="Expected size 40 but got size 4"):
         kept.add(x, y[:4])
     for other in (x.double(), x[:, :2]):
-        both = kept + fed(other, y, torch.arange(10), 10)
+        both = kept + fed(other, y, torch.arange(40), 10)
         with pytest.raises(ValueError, match=r"several shapes or types: .*float32 \[3\]"):
             both.samples()
 

@@ -86,7 +86,7 @@ class KeptSample:
         if not self._counts:
             raise ValueError("nothing is kept yet: add samples, or keep a larger share")
         rows = [self._rows[name] for name in sorted(self._counts.elements())]
-        kinds = {f"{x.dtype} {list(x.shape)}, {y.dtype} {list(y.shape)}" for x, y in rows}
+        kinds = {name[16:].decode() for name in self._counts}
         if len(kinds) > 1:
             raise ValueError(f"what is kept has several shapes or types: {'; '.join(kinds)}")
         return torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows])
@@ -118,12 +118,12 @@ class KeptSample:
         vars(self).update(vars(loaded))
 
     def _chosen(self, x: Tensor, y: Tensor) -> Iterator[tuple[bytes, Row]]:
-        """The samples that are kept, each with its hash; equal numbers of another shape or type
-        have another hash."""
-        key = f"{self.key} {x.dtype} {list(x.shape[1:])} {y.dtype} {list(y.shape[1:])}"
-        for row, name in enumerate(sample_hashes(key, x, y)):
+        """The samples that are kept, each with a name: its hash, and its shapes and types, because
+        equal numbers have one hash."""
+        kind = f"{x.dtype} {list(x.shape[1:])}, {y.dtype} {list(y.shape[1:])}".encode()
+        for row, name in enumerate(sample_hashes(f"kept {self.key}", x, y)):
             if int.from_bytes(name) < self.share * 2**128:
-                yield name, (_alone(x[row]), _alone(y[row]))
+                yield name + kind, (_alone(x[row]), _alone(y[row]))
 
 
 def _alone(values: Tensor) -> Tensor:
