@@ -244,15 +244,6 @@ def test_weights_are_uniform_or_the_normalised_evidence() -> None:
     assert torch.allclose(uniform.predict(X), uniform.outputs(X).softmax(-1).mean(0))
 
 
-def test_evidence_prefers_features_that_carry_the_signal() -> None:
-    blind = ol.features.RandomReLU(12, 40)
-    nn.init.zeros_(blind.weight[:, :10])
-    both = ol.Ensemble.from_modules([ol.features.RandomReLU(12, 40), blind])
-    head = ol.ExactHead(both, weights="evidence")
-    head.update(X, Y)
-    assert head.weights[0] > 0.999
-
-
 # ---------------------------------------------------------------------- shares of the classes
 
 

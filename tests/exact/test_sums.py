@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from tests.exact.toys import PROBE, X, Y, blobs, fed, maps, same_bits, same_sums
+from tests.exact.toys import PROBE, X, Y, blobs, fed, same_bits, same_sums
 
 import orderless as ol
 from orderless.exact.samples import sample_keys
@@ -50,17 +50,6 @@ def test_what_two_words_cannot_hold_is_refused(value: float) -> None:
         ExactSum.of(torch.tensor([1.0, value], dtype=torch.float64), 2.0**-60)
 
 
-def test_the_gram_matrix_is_that_of_integers() -> None:
-    x, y = blobs(40)
-    head = ol.ExactHead(maps(n=1, width=6))
-    head.update(x, y)
-    rows = [[int(v) for v in row] for row in (head.grid(x)[0].double() * 4096).tolist()]
-    for i, j in itertools.product(range(6), range(6)):
-        expected = sum(row[i] * row[j] for row in rows)
-        gram = head.sums.sums["gram"].low[0, max(i, j), min(i, j)]
-        assert int(gram.item() * 4096**2) == expected
-
-
 def near(value: float, high: int) -> ol.ExactHead:
     """A head whose sums are close to where words end."""
     head = ol.ExactHead("linear", feature_limit=2.0**16)
@@ -95,23 +84,6 @@ def test_sums_near_both_limits_are_those_of_python_integers(high: int) -> None:
     assert same_sums(twice - head, head)
     head.forget(x.flip(0), y, sample_weight=weights.flip(0))
     assert digest(head.state_dict()) == before
-
-
-def test_the_second_word_is_there_only_while_it_is_needed() -> None:
-    """2^16 samples at the limit fill the first word."""
-    head = ol.ExactHead("linear", feature_limit=1.0)
-    x = torch.ones(4096, 1)
-    y = torch.zeros(4096, dtype=torch.long)
-    for _ in range(15):
-        head.update(x, y)
-    assert head.sums.sums["gram"].high is None
-    head.update(x, y)
-    head.update(x, y)
-    assert head.sums.sums["gram"].high is not None
-    assert head.heads[0].mean.item() == 1.0
-    head.forget(x, y)
-    head.forget(x[:1], y[:1])
-    assert head.sums.sums["gram"].high is None
 
 
 def test_tiles_of_a_large_matrix_are_the_sums_of_the_whole() -> None:

@@ -94,10 +94,8 @@ class GridFeatures:
         """Features before rounding: `[N, B, M]`, float32 or float64."""
         size = self.block_size if self.padded else self.portion
         features = torch.cat([self._block(part) for part in x.split(size)], dim=1)
-        finite = features.isfinite().all(2).all(0)
-        if not finite.all():
-            bad = int(finite.int().argmin())
-            raise ValueError(f"the features of sample {bad} of {len(x)} are not finite")
+        if not features.isfinite().all():
+            raise ValueError("the features of these samples are not finite: clean the data")
         return features if features.dtype == torch.float64 else features.float()
 
     def _block(self, x: Tensor) -> Tensor:
@@ -159,11 +157,10 @@ def remark(what: str, values: Tensor, limit: float, bits: int) -> str | None:
         how = f"the {what}s are so small that rounding takes {100 * share:.2g}% of their squares"
     else:
         return None
-    scaled = "target" if what == "target" else "input"
     better = 2.0 ** math.ceil(math.log2(2.0 * largest))  # at least twice the largest seen
     return (
-        f"{how}: scale them (an estimator: set {scaled}_mean and {scaled}_scale), or set "
-        f"{what}_limit={better!r}"
+        f"{how}: scale the data (an estimator: set input_mean and input_scale, or those of the "
+        f"target), or set {what}_limit={better!r}"
     )
 
 

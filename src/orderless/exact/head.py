@@ -317,7 +317,7 @@ class ExactHead(Predictor):
         return {
             "kind": type(self).__name__,
             "particles": {name: t.clone() for name, t in self.particles.state_dict().items()},
-            "basis": vars(self.basis),
+            "basis": dict(vars(self.basis)),
             "sums": None if self.sums is None else self.sums.state_dict(),
         }
 

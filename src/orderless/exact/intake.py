@@ -133,13 +133,10 @@ def checked(
         )
     if not x.isfinite().all():
         raise ValueError("x holds values that are not finite: clean the data first")
-    try:
-        given = 1.0 if weight is None else weight
-        weights = torch.as_tensor(given, dtype=torch.float64, device=device).expand(len(y))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"sample_weight must hold a number per sample, {len(y)} in all: {error}"
-        ) from error
+    weights = torch.as_tensor(1.0 if weight is None else weight, dtype=torch.float64, device=device)
+    if weights.dim() and weights.shape != (len(y),):
+        raise ValueError(f"sample_weight must be [{len(y)}], got {list(weights.shape)}")
+    weights = weights.expand(len(y))
     fine = (weights >= 0) & (weights <= LARGEST_WEIGHT) & (weights * 16 == (weights * 16).round())
     if not fine.all():
         raise ValueError(
