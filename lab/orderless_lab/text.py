@@ -8,7 +8,9 @@ from orderless.text import printable
 MARKDOWN = {ord(letter): f"\\{letter}" for letter in "\\`*_[]|#"}
 MARKDOWN |= {ord(letter): f"&#{ord(letter)};" for letter in "&<$~"}
 PLAIN_CODE = re.compile(r"[\w+.,=()-]+( [\w+.,=()-]+)*", re.ASCII)
-NOT_IN_FILE_NAMES = re.compile(r'[<>:"/\\|?*]')  # on one system or another
+# what one system or another does not accept; % itself, so that no two texts have one name
+NOT_IN_FILE_NAMES = re.compile(r'[<>:"/\\|?*%\x00-\x1f]|[. ]$')
+RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
 def markdown(text: str) -> str:
@@ -31,8 +33,13 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left:
 
 
 def file_name(text: str) -> str:
-    """The text as a file name that every system accepts, such as `module%3Aname`."""
-    return NOT_IN_FILE_NAMES.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    """The text as a file name that every system accepts, such as `module%3Aname`.
+
+    >>> file_name("a/b"), file_name("a%2Fb"), file_name("con.txt"), file_name("end.")
+    ('a%2Fb', 'a%252Fb', '%63on.txt', 'end%2E')
+    """
+    name = NOT_IN_FILE_NAMES.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return f"%{ord(name[0]):02X}{name[1:]}" if RESERVED.match(name) else name
 
 
 def count(number: int, noun: str) -> str:

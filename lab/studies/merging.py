@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from record import write
 from torch import Tensor, nn
 
-from orderless_lab.scenarios.datasets import load_mnist
+from orderless_lab.datasets import load_mnist
 
 RATIOS = {"1/1000": 1e-3, "1/100": 1e-2, "1/10": 0.1, "1": 1.0}
 ANCHORS = ("start", "sum")

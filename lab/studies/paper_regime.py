@@ -23,7 +23,7 @@ from record import write
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless_lab.scenarios import SplitMNIST
+from orderless_lab.suites import SplitMNIST
 
 Cell = dict[str, object]
 

@@ -2,44 +2,66 @@
 
 from collections.abc import Callable, Iterable
 
-from ..experiments.benchmarks import BENCHMARKS
-from ..methods import METHODS
-from ..methods.policy_settings import PolicySettings
-from ..methods.presets import POLICY_PRESETS, PRESETS
-from ..methods.settings import Settings
 from ..rl.games import GAMES
-from ..scenarios import DATASETS
 
 Completion = Callable[[str], list[str]]
 
 
+def matching(words: Iterable[str], incomplete: str) -> list[str]:
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
+
+
 def one_of(*words: str) -> Completion:
     """Complete to one of `words`."""
-    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+    return lambda incomplete: matching(words, incomplete)
 
 
-def several_of(words: Iterable[str]) -> Completion:
-    """Complete the last of comma-separated words, without those already typed."""
+def method(incomplete: str) -> list[str]:
+    from ..methods import METHODS
 
-    def offered(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
-        taken = before.split(",")
-        matching = [word for word in words if word.startswith(last) and word not in taken]
-        return [f"{before}{comma}{word}" for word in matching]
+    return matching(METHODS, incomplete)
 
-    return offered
+
+def methods(incomplete: str) -> list[str]:
+    """Complete the last of comma-separated methods, without those already typed."""
+    before, comma, last = incomplete.rpartition(",")
+    taken = before.split(",")
+    names = [name for name in ("all", *method("")) if name not in taken]
+    return [f"{before}{comma}{name}" for name in matching(names, last)]
+
+
+def benchmarks(incomplete: str) -> list[str]:
+    from ..suites.register import SUITES
+
+    return matching(SUITES, incomplete)
+
+
+def presets(incomplete: str) -> list[str]:
+    from ..suites.register import SUITES
+
+    names = [name for suite in SUITES.values() for name in suite.presets(suite.variants[0])]
+    return matching(names, incomplete)
 
 
 def settings(incomplete: str) -> list[str]:
     """Complete to `key=` of a setting."""
-    keys = sorted({*Settings.keys(), *PolicySettings.keys()})
-    return [f"{key}=" for key in keys if key.startswith(incomplete)]
+    from ..suites.register import SUITES
+
+    keys = {key for suite in SUITES.values() for key in suite.settings.known()}
+    return matching([f"{key}=" for key in sorted(keys)], incomplete)
 
 
-methods, method = several_of(["all", *METHODS]), one_of(*METHODS)
-benchmarks = one_of(*BENCHMARKS)
-presets = one_of(*dict.fromkeys([*PRESETS, *POLICY_PRESETS]))
+def explained(incomplete: str) -> list[str]:
+    """Complete to what `orderless settings` explains."""
+    return [*method(incomplete), *benchmarks(incomplete)]
+
+
+def data_sets(incomplete: str) -> list[str]:
+    from ..datasets.catalogue import DATASETS
+
+    return matching(DATASETS, incomplete)
+
+
 games = one_of(*GAMES, "all")
 scenarios = one_of("domain", "task", "class")
 devices = one_of("auto", "cpu", "cuda")
-data_sets = one_of(*DATASETS)

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from orderless.cli.options import option, word
+from orderless.errors import DataError
 
-from .. import scenarios
-from ..scenarios import DATASETS
+from .. import datasets
+from ..datasets.catalogue import DATASETS
 from . import completion, options
 from .errors import problems_as_sentences
 
@@ -21,8 +22,8 @@ def data_list(data_dir: options.DataDir = None) -> None:
     """List the data sets and where they were found."""
     for name, description in DATASETS.items():
         try:
-            place = str(scenarios.find(name, data_dir))
-        except scenarios.DataError:
+            place = str(datasets.find(name, data_dir))
+        except datasets.DataError:
             place = f"not found; `orderless data fetch {name}` gets it"
         typer.echo(f"{name:10s} {description}: {place}")
 
@@ -36,17 +37,17 @@ def data_check(
     """Compare files with their published checksums."""
     wrong = 0
     for each in [name] if name else list(DATASETS):
-        results = scenarios.check(each, data_dir)
+        results = datasets.check(each, data_dir)
         if not any(result.file.exists() for result in results):
             if name:
-                scenarios.find(name, data_dir)  # raises: the message names the ways to get it
+                datasets.find(name, data_dir)  # raises: the message names the ways to get it
             typer.echo(f"{each}: not found")
             continue
         for result in results:
             typer.echo(f"{'ok ' if result.ok else 'BAD'} {result.file}: {result.detail}")
             wrong += not result.ok
     if wrong:
-        raise ValueError(f"{wrong} file(s) are missing or damaged: run `orderless data fetch`")
+        raise DataError(f"{wrong} file(s) are missing or damaged: run `orderless data fetch`")
 
 
 @data_app.command("fetch")
@@ -55,7 +56,7 @@ def data_fetch(
     name: Annotated[str, word(", ".join(DATASETS), completion.data_sets)],
     data_dir: Annotated[Path | None, option("Folder for it [$ORDERLESS_DATA].")] = None,
 ) -> None:
-    """Download a data set; an interrupted download is resumed."""
+    """Download a data set, complete or not at all."""
     from orderless.cli.progress import Countdown
 
     with Countdown() as bar:
@@ -64,5 +65,5 @@ def data_fetch(
             megabytes = None if total is None else total // 10**6
             bar.tell(done // 10**6, megabytes, f"MB of {file}")
 
-        place = scenarios.fetch(name, data_dir, progress=progress)
+        place = datasets.fetch(name, data_dir, progress=progress)
     typer.echo(f"{name} is in {place}")

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from orderless.cli import errors
-from orderless.errors import UserError
 
 
 @contextmanager
@@ -13,10 +12,6 @@ def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
     with errors.problems_as_sentences(less_memory):
         try:
             yield
-        except BrokenPipeError:  # whoever read the output has closed it: typer ends quietly
-            raise
-        except (ValueError, IndexError, OSError, FloatingPointError) as error:
-            raise UserError(str(error)) from error
         except KeyboardInterrupt as stopped:
             stopped.args = stopped.args or (
                 "stopped; the same command resumes from what was saved",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orderless.cli.options import PATH, option
+from orderless.errors import UserError
 
 from ..rl.games import known_game, parse_levels
 from ..rl.settings import EXPERT_COPIES, rollouts_for
@@ -47,12 +48,12 @@ def expert_train(
     from orderless.cli.progress import Countdown
     from orderless.io import INVALID_STATE
 
-    from ..experiments.store import Store
     from ..rl.experts import ExpertTraining, save_expert
+    from ..runs.store import Store
 
     for name, value in (("steps", steps), ("episodes", episodes)):
         if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+            raise UserError(f"{name} must be at least 1, got {value}")
     path, store = out / f"{known_game(game)}.safetensors", Store(out / f"{game}.training")
     training = ExpertTraining(
         game,
@@ -63,15 +64,17 @@ def expert_train(
         device=find_device(device),
         settings=rollouts_for(envs, rollout),
     )
-    store.prepare("checkpoints")
-    with store.lock(), Countdown() as progress:
+    store.prepare()
+    with store.claim(game) as ours, Countdown() as progress:
+        if not ours:
+            raise UserError(f"another command trains {game} in {out}: wait for it")
         try:
             state = store.load_checkpoint(game, lambda state: (state["ppo"]["steps"],))
             if state is not None:
                 training.load_state_dict(state)
         except INVALID_STATE as error:
             message = f"{out} holds a checkpoint, but {error}: use another --out"
-            raise ValueError(message) from None
+            raise UserError(message) from None
         before, saved = training.steps, time.monotonic()
 
         def tell() -> None:

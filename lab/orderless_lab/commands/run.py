@@ -7,41 +7,35 @@ from typing import Annotated
 
 import typer
 
-from orderless.cli.options import PATH, option, word
+from orderless.cli.options import PATH, option
+from orderless.errors import UserError
 
 from . import completion, options
-from .options import find_device
 from .report import show_report
-
-BENCHMARKS = (
-    "splitmnist, splitcifar100, intents, procgen-bc, procgen-lifelong, or module:name for your own "
-    "tasks."
-)
 
 
 def run(
-    benchmark: Annotated[str, word(BENCHMARKS, completion.benchmarks)],
+    benchmark: options.Benchmark,
     methods: Annotated[
         str, option("Comma-separated methods, or 'all'.", completion.methods)
     ] = "all",
-    scenario: options.Kind = None,
+    scenario: options.Scenario = None,
     game: options.Game = None,
     levels: Annotated[str | None, option("ProcGen: levels, as 0,1,2 or 0-14 [preset].")] = None,
     steps_per_level: Annotated[
         int | None, option("procgen-lifelong: environment steps per level [preset].")
     ] = None,
-    permutations: Annotated[
-        int | None, option("Orders of the tasks [10; demo: 3 or 2; gpu: 3; strong: 1].")
-    ] = None,
-    seeds: Annotated[
-        int | None, option("Seeds of networks and batches [1; table1: 3; strong: 20].")
-    ] = None,
+    permutations: Annotated[int | None, option("Orders of the tasks [preset].")] = None,
+    seeds: Annotated[int | None, option("Seeds of networks and batches [preset].")] = None,
     particles: Annotated[int | None, option("Networks per filter [preset].")] = None,
     preset: options.Preset = None,
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, option("Run directory [runs/BENCHMARK-PRESET].", **PATH)] = None,
     workers: options.Workers = None,
+    shard: Annotated[
+        str | None, option("Part k/n of the cells, for job arrays: 1/8, 2/8, ... 8/8.")
+    ] = None,
     launcher: Annotated[str, option("local (processes of this machine) or ray.")] = "local",
     ray_address: Annotated[
         str | None, option("Address of a Ray cluster [$RAY_ADDRESS, else this machine].")
@@ -67,54 +61,72 @@ def run(
     """
     import torch
 
-    from ..experiments import Store, run_grid
-    from ..experiments.grid import count_cells
-    from ..experiments.launch.ray import Ray
-    from ..experiments.plan import check_launch, plan, refuse
-    from ..experiments.progress import GridProgress
     from ..methods.plugins import load_plugins
+    from ..runs.grid import Grid, count_cells, run_grids
+    from ..runs.progress import RunProgress
+    from ..runs.ray import Ray
+    from ..runs.store import Store
+    from ..suites.register import find_suite
 
-    load_plugins(plugin or ())
-    check_launch(launcher, workers, checkpoint_every)
+    if launcher not in ("local", "ray"):
+        raise UserError(f"--launcher must be local or ray, got {launcher!r}")
     if launcher == "local":
-        refuse("--launcher local", ray_address=ray_address, gpus_per_cell=gpus_per_cell)
-    played = {"levels": levels, "steps_per_level": steps_per_level}
-    root, changes = None if data_dir is None else str(data_dir), list(changes or [])
-    named = {"particles": particles, **played}
-    grids = plan(
-        benchmark,
-        preset=preset,
-        methods=methods,
-        scenario=scenario,
-        game=game,
-        permutations=permutations,
-        seeds=seeds,
-        changes=[*(f"{key}={v}" for key, v in named.items() if v is not None), *changes],
-    )
-    # a cluster may have a GPU where this machine has none
-    there = (launcher, device) == ("ray", "cuda")
-    where = torch.device("cuda") if there else find_device(device)
-    gpus = 1.0 if gpus_per_cell is None else gpus_per_cell
-    ray = Ray(ray_address, gpus if where.type == "cuda" else 0.0, workers)
-    store = Store(out or Path("runs") / f"{benchmark.replace(':', '-')}-{grids[0].preset}")
+        refuse("it is for --launcher ray", ray_address=ray_address, gpus_per_cell=gpus_per_cell)
+    options.check_workers(workers, checkpoint_every)
+    load_plugins(plugin or ())
+    named = {"particles": particles, "levels": levels, "steps_per_level": steps_per_level}
+    texts = [f"{key}={value}" for key, value in named.items() if value is not None]
+    suite = find_suite(benchmark)
+    variant = options.chosen_variant(benchmark, scenario, game)
+    grids = [
+        Grid.plan(
+            benchmark,
+            preset,
+            methods=methods,
+            variant=name,
+            permutations=permutations,
+            seeds=seeds,
+            texts=[*texts, *(changes or ())],
+        )
+        for name in (suite.variants if game == "all" else [variant])
+    ]
+    store = Store(out or options.run_folder(benchmark, grids[0].preset))
     if dry_run:
         for grid in grids:
-            typer.echo(count_cells(grid, store, root))
+            typer.echo(count_cells(grid, store))
         return
-    computed = 0
-    for grid in grids:
-        with GridProgress(grid.scenario if len(grids) > 1 else "") as report:
-            computed += run_grid(
-                grid,
-                store,
-                root=root,
-                device=where,
-                workers=workers,
-                ray=ray if launcher == "ray" else None,
-                checkpoint_every=checkpoint_every,
-                report=report,
-                deterministic=deterministic,
-                plugins=tuple(plugin or ()),
-            )
+    ray = None
+    where = torch.device("cuda")  # a cluster may have a GPU where this machine has none
+    if (launcher, device) != ("ray", "cuda"):
+        where = options.find_device(device)
+    if launcher == "ray":
+        gpus = 1.0 if gpus_per_cell is None else gpus_per_cell
+        ray = Ray(ray_address, gpus if where.type == "cuda" else 0.0, workers)
+    with RunProgress() as listener:
+        computed = run_grids(
+            [(grid, store) for grid in grids],
+            root=None if data_dir is None else str(data_dir),
+            device=where,
+            workers=workers,
+            ray=ray,
+            shard=part_of(shard),
+            checkpoint_every=checkpoint_every,
+            listener=listener,
+            deterministic=deterministic,
+            plugins=tuple(plugin or ()),
+        )
     typer.echo(f"{computed} cells computed; results in {store.directory}")
-    show_report(store.directory, out=store.directory)
+    if shard is None:
+        show_report(store.directory, out=store.directory)
+    else:
+        typer.echo(f"when all parts are done: orderless report {store.directory}")
+
+
+def part_of(shard: str | None) -> tuple[int, int]:
+    """(k, n) of the text k/n."""
+    if shard is None:
+        return (1, 1)
+    number, slash, parts = shard.partition("/")
+    if number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts):
+        return int(number), int(parts)
+    raise UserError(f"--shard must be k/n with k from 1 to n, got {shard!r}")

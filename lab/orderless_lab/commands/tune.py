@@ -1,33 +1,34 @@
 """`orderless tune`: choose a setting on held-out data."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from orderless.cli.options import PATH, option, word
+from orderless.cli.options import PATH, Workers, option, word
 
 from . import completion, options
-from .options import find_device
 
 
 def tune(
-    benchmark: Annotated[str, word("A benchmark, as for run.", completion.benchmarks)],
-    key: Annotated[str, word("The setting: lr, ewc_tuned, perturbation, ...")],
+    benchmark: options.Benchmark,
+    key: Annotated[str, word("The setting: lr, ewc_strength, perturbation, ...")],
     values: Annotated[str, word("Comma-separated values to try.")],
     method: Annotated[
         str | None, option("Method to train [gd; ProcGen: ppo or bc].", completion.method)
     ] = None,
-    scenario: options.Kind = None,
+    scenario: options.Scenario = None,
     game: options.Game = None,
     preset: options.Preset = None,
     permutations: Annotated[int, option("Orders to average over.")] = 1,
     combine: Annotated[
-        str, option("Score by accuracy (mean over particles), logits or probs.")
-    ] = "accuracy",
+        str, option("Score by particles (the mean of their own), logits or probs.")
+    ] = "particles",
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, option("Run directory [runs/tune-...].", **PATH)] = None,
+    workers: Workers = None,
+    checkpoint_every: options.CheckpointEvery = 60.0,
     plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:
@@ -42,45 +43,50 @@ def tune(
     from rich.console import Console
     from rich.table import Table
 
-    from ..experiments.benchmarks import find_benchmark
-    from ..experiments.plan import plan
-    from ..experiments.progress import GridProgress
-    from ..experiments.tuning import beyond, sweep
     from ..methods.plugins import load_plugins
-    from ..methods.policy_settings import PolicySettings
-    from ..methods.settings import Settings
+    from ..runs.grid import Grid
+    from ..runs.progress import RunProgress
+    from ..runs.tuning import beyond, sweep
+    from ..suites.register import find_suite
 
+    options.check_workers(workers, checkpoint_every)
     load_plugins(plugin or ())
-    kind = find_benchmark(benchmark).kind
-    supervised = kind == "supervised"
-    held_out = (Settings if supervised else PolicySettings).held_out
-    at_the_end = ["score_after=last"] if supervised else []  # the choice reads no other score
-    texts = [text.strip() for text in values.split(",") if text.strip()]
-    first = [f"{key}={text}" for text in texts[:1]]  # some methods, such as ewc-tuned, need a value
-    grid, *others = plan(
+    suite = find_suite(benchmark)
+    held_out = [f"{name}={value}" for name, value in suite.settings.held_out.items()]
+    accuracy = suite.unit == "accuracy"
+    at_the_end = ["score_after=last"] if accuracy else []  # the choice reads no other score
+    grid = Grid.plan(
         benchmark,
-        preset=preset,
-        methods=method or {"supervised": "gd", "cloning": "bc", "lifelong": "ppo"}[kind],
-        scenario=scenario,
-        game=game,
+        preset,
+        methods=method or suite.usual_method,
+        variant=options.chosen_variant(benchmark, scenario, game),
         permutations=permutations,
         seeds=1,
-        changes=[held_out, *at_the_end, *(changes or []), *first],
+        texts=[*held_out, *at_the_end, *(changes or ())],
     )
-    if others:
-        raise ValueError("a setting is chosen on one game, got --game all: name one game")
-    words = ["tune", benchmark, grid.scenario, grid.preset, *grid.methods, key]
-    runs, name = Path("runs"), "-".join(words)
-    old = runs / name  # of an older version, with the ":" of module:name
-    folder = out or (old if old.is_dir() else runs / name.replace(":", "-"))
-    where: Any = {"root": data_dir and str(data_dir), "device": find_device(device)}
-    results = sweep(grid, key, texts, folder, combine=combine, progress=GridProgress, **where)
-    table = Table(key, "validation average" if supervised else f"average return, {held_out}")
+    texts = [text.strip() for text in values.split(",") if text.strip()]
+    words = ["tune", benchmark, grid.variant, grid.preset, *grid.methods, key]
+    with RunProgress() as listener:
+        results = sweep(
+            grid,
+            key,
+            texts,
+            out or options.run_folder(*words),
+            combine=combine,
+            root=None if data_dir is None else str(data_dir),
+            device=options.find_device(device),
+            workers=workers,
+            checkpoint_every=checkpoint_every,
+            listener=listener,
+            plugins=tuple(plugin or ()),
+        )
+    table = Table(key, "validation average" if accuracy else f"average return, {held_out[0]}")
     for text, score in results:
-        table.add_row(text, f"{100 * score:.2f}" if supervised else f"{score:.3f}")
+        table.add_row(text, f"{100 * score:.2f}" if accuracy else f"{score:.3f}")
     Console().print(table)
-    best = max(results, key=lambda pair: pair[1])[0]
-    if added := [text for text, _ in results[len(texts) :]]:
+    added = [text for text, _ in results[len(texts) :]]
+    if added:
         still = ", and still does: try values further out" if beyond(results) else ""
         typer.echo(f"the best value lay at the grid's end{still}; also tried {', '.join(added)}")
+    best = max(results, key=lambda pair: pair[1])[0]
     typer.echo(f"best: {key}={best}")

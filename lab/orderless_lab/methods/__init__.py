@@ -11,25 +11,18 @@ from typing import TYPE_CHECKING
 
 from ..lazy import on_first_use
 
-from . import supervised, product, policy  # noqa: F401  # isort: skip  (register in order)
+# tables show the methods in this order
+from . import filters, consolidations, replay, exact, product, policy  # noqa: F401  # isort: skip
 
 if TYPE_CHECKING:
-    from .config import Config
-    from .learners import Learner
-    from .registry import (
-        METHODS,
-        Description,
-        Method,
-        Style,
-        find_method,
-        method,
-    )
-    from .setup import Setup
-    from .supervised import register_consolidation
+    from .learners import ContinualLearner, Learner, Reservoir
+    from .registry import METHODS, Description, Method, Style, find_method, method
+    from .settings import Settings
+    from .setup import PolicySetup, Setup
 
 __all__ = [
-    "METHODS", "Config", "Description", "Learner", "Method", "Setup", "Style", "find_method",
-    "method", "register_consolidation",
+    "METHODS", "ContinualLearner", "Description", "Learner", "Method", "PolicySetup", "Reservoir",
+    "Settings", "Setup", "Style", "find_method", "method",
 ]  # fmt: skip
 
 __getattr__, __dir__ = on_first_use(__name__)

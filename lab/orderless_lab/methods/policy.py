@@ -1,29 +1,35 @@
-"""The methods of the ProcGen benchmarks, in the order of the tables."""
+"""The methods of the ProcGen benchmarks: cloning (bc) and lifelong learning (ppo)."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from __future__ import annotations
 
-from .config import Config, Count, Number
-from .registry import NoSettings, Style, method
-from .supervised import AVERAGING, BOOTSTRAP, BootstrapSettings
+from typing import TYPE_CHECKING, Literal
 
-# The part of a method's name after `+`: the title and the label of its particles.
-PARTICLES = {
-    "": ("one network", ""),
-    "+wpf": ("weighted particles", " + WPF"),
-    "+averaging": ("the same particles, unweighted", " + averaging"),
-    "+bootstrap": ("particles resampled and perturbed, no gradients", " + baseline filter"),
-}
-STYLES = {"+averaging": AVERAGING, "+bootstrap": BOOTSTRAP}  # the others have their method's
+from .consolidations import FisherSettings
+from .filters import AVERAGING, BOOTSTRAP, ORANGE, BootstrapSettings
+from .registry import (
+    CLONING,
+    DESCENT,
+    ENSEMBLE,
+    LIFELONG,
+    NETWORK,
+    PARTICLES,
+    WEIGHTED,
+    Style,
+    method,
+)
+from .settings import Count, Number
+
+if TYPE_CHECKING:
+    from ..rl import BehaviourCloning
+    from .learners.policy import PolicyLearner
+    from .setup import PolicySetup
+
+PLAIN, TRAC, EWC = Style(ORANGE, "s"), Style("#009E73", "v"), Style("#0072B2", "^")
 
 
-@dataclass(frozen=True)
-class PolicyEWCSettings(Config):
+class PolicyEWCSettings(FisherSettings):
     """Settings of elastic weight consolidation of a policy."""
 
-    ewc_mode: Literal["separate", "online"] = "separate"
-    """EWC with one penalty per past level ("separate") or one running penalty ("online")."""
     fisher: Literal["exact", "sampled", "empirical"] = "sampled"
     """Fisher information of the policy: "exact", "sampled" or "empirical"."""
     fisher_samples: Count | None = 6400
@@ -32,45 +38,150 @@ class PolicyEWCSettings(Config):
     """EWC's lambda."""
 
 
-# Settings that only one of the two benchmarks reads; they have no effect on the other.
-OF_CLONING = ("transitions", "expert", "collect_seed", "batch_size", "episodes", "epochs",
-              "iterations")  # fmt: skip
-OF_PLAYING = ("steps_per_level", "envs", "rollout", "minibatches", "ppo_epochs", "act", "weigh_by",
-              "bins")  # fmt: skip
+@method(
+    "bc",
+    "behaviour cloning, one network",
+    family=CLONING,
+    label="Behaviour cloning",
+    style=PLAIN,
+    reads=DESCENT,
+)
+def bc(setup: PolicySetup) -> BehaviourCloning:
+    return setup.cloning(setup.descent())
 
 
-def _register(
-    name: str,
-    title: str,
-    label: str,
-    style: Style,
-    *,
-    cloning: bool = False,
-    suffixes: Iterable[str] = PARTICLES,
-    config: type[Any] = NoSettings,
-    **options: bool,
-) -> None:
-    """Register a method for each kind of particles, with options of `PolicySetup.build`."""
-    for suffix in suffixes:
-        over, also = PARTICLES[suffix]
-        method(
-            f"{name}{suffix}",
-            f"{title}, {over}",
-            particles=bool(suffix),
-            kind="cloning" if cloning else "lifelong",
-            label=f"{label}{also}",
-            style=STYLES.get(suffix, style),
-            base=name if suffix == "+wpf" else None,
-            weighted=suffix == "+wpf",
-            config=BootstrapSettings if suffix == "+bootstrap" else config,
-            ignores=OF_PLAYING if cloning else OF_CLONING,
-        )(lambda setup, suffix=suffix: setup.build(suffix, cloning=cloning, **options))
+@method(
+    "bc+wpf",
+    "behaviour cloning, weighted particles",
+    family=CLONING,
+    label="Behaviour cloning + WPF",
+    style=PLAIN,
+    reads=WEIGHTED,
+    base="bc",
+    weighted=True,
+)
+def bc_wpf(setup: PolicySetup) -> BehaviourCloning:
+    return setup.cloning(setup.weighted())
 
 
-PLAIN, TRAC, EWC = Style("#D55E00", "s"), Style("#009E73", "v"), Style("#0072B2", "^")
-_two: Any = {"suffixes": ("", "+wpf")}
+@method(
+    "bc+averaging",
+    "behaviour cloning, the same particles, unweighted",
+    family=CLONING,
+    label="Behaviour cloning + averaging",
+    style=AVERAGING,
+    reads=ENSEMBLE,
+)
+def bc_averaging(setup: PolicySetup) -> BehaviourCloning:
+    return setup.cloning(setup.averaging())
 
-_register("bc", "behaviour cloning", "Behaviour cloning", PLAIN, cloning=True)
-_register("ppo", "PPO", "PPO", PLAIN)
-_register("ppo+trac", "PPO with TRAC", "PPO + TRAC", TRAC, trac=True, **_two)
-_register("ppo+ewc", "PPO with EWC", "PPO + EWC", EWC, config=PolicyEWCSettings, ewc=True, **_two)
+
+@method(
+    "bc+bootstrap",
+    "behaviour cloning, particles resampled and perturbed, no gradients",
+    family=CLONING,
+    label="Behaviour cloning + baseline filter",
+    style=BOOTSTRAP,
+    settings=BootstrapSettings,
+    reads=NETWORK + PARTICLES,
+)
+def bc_bootstrap(setup: PolicySetup) -> BehaviourCloning:
+    return setup.cloning(setup.bootstrap(setup.own(BootstrapSettings).perturbation, "sir"))
+
+
+@method("ppo", "PPO, one network", family=LIFELONG, label="PPO", style=PLAIN, reads=DESCENT)
+def ppo(setup: PolicySetup) -> PolicyLearner:
+    return setup.playing(setup.descent())
+
+
+@method(
+    "ppo+wpf",
+    "PPO, weighted particles",
+    family=LIFELONG,
+    label="PPO + WPF",
+    style=PLAIN,
+    reads=WEIGHTED,
+    base="ppo",
+    weighted=True,
+)
+def ppo_wpf(setup: PolicySetup) -> PolicyLearner:
+    return setup.playing(setup.weighted())
+
+
+@method(
+    "ppo+averaging",
+    "PPO, the same particles, unweighted",
+    family=LIFELONG,
+    label="PPO + averaging",
+    style=AVERAGING,
+    reads=ENSEMBLE,
+)
+def ppo_averaging(setup: PolicySetup) -> PolicyLearner:
+    return setup.playing(setup.averaging())
+
+
+@method(
+    "ppo+bootstrap",
+    "PPO, particles resampled and perturbed, no gradients",
+    family=LIFELONG,
+    label="PPO + baseline filter",
+    style=BOOTSTRAP,
+    settings=BootstrapSettings,
+    reads=NETWORK + PARTICLES,
+)
+def ppo_bootstrap(setup: PolicySetup) -> PolicyLearner:
+    return setup.playing(setup.lineage_bootstrap(setup.own(BootstrapSettings).perturbation))
+
+
+@method(
+    "ppo+trac",
+    "PPO with TRAC, one network",
+    family=LIFELONG,
+    label="PPO + TRAC",
+    style=TRAC,
+    reads=DESCENT,
+)
+def ppo_trac(setup: PolicySetup) -> PolicyLearner:
+    return setup.playing(setup.with_trac().descent())
+
+
+@method(
+    "ppo+trac+wpf",
+    "PPO with TRAC, weighted particles",
+    family=LIFELONG,
+    label="PPO + TRAC + WPF",
+    style=TRAC,
+    reads=WEIGHTED,
+    base="ppo+trac",
+    weighted=True,
+)
+def ppo_trac_wpf(setup: PolicySetup) -> PolicyLearner:
+    return setup.playing(setup.with_trac().weighted())
+
+
+@method(
+    "ppo+ewc",
+    "PPO with EWC, one network",
+    family=LIFELONG,
+    label="PPO + EWC",
+    style=EWC,
+    settings=PolicyEWCSettings,
+    reads=DESCENT,
+)
+def ppo_ewc(setup: PolicySetup) -> PolicyLearner:
+    return setup.playing(setup.descent(), setup.own(PolicyEWCSettings))
+
+
+@method(
+    "ppo+ewc+wpf",
+    "PPO with EWC, weighted particles",
+    family=LIFELONG,
+    label="PPO + EWC + WPF",
+    style=EWC,
+    settings=PolicyEWCSettings,
+    reads=WEIGHTED,
+    base="ppo+ewc",
+    weighted=True,
+)
+def ppo_ewc_wpf(setup: PolicySetup) -> PolicyLearner:
+    return setup.playing(setup.weighted(), setup.own(PolicyEWCSettings))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal
 
 import orderless as ol
 
-from .config import Config, Positive
-from .registry import Style, method
+from .registry import NETWORK, PARTICLES, Style, method
+from .settings import Positive, Settings
 
 if TYPE_CHECKING:
     from .learners import ProductLearner
     from .setup import Setup
 
 
-@dataclass(frozen=True)
-class ProductSettings(Config):
+class ProductSettings(Settings):
     """Settings of the product of task posteriors."""
 
     product_lr: Positive = 0.1
@@ -30,36 +27,55 @@ class ProductSettings(Config):
     """The product's prior precision p_0; None: 1e-3 of the mean diagonal of the moments."""
 
 
-LABEL, COLOUR = "Product of task posteriors", "#8B2E5D"
-common: Any = {"config": ProductSettings}
-of_one: Any = {"label": LABEL, "style": Style(COLOUR, "p"), "ignores": ("lr",)}
-of_many: Any = {"label": f"{LABEL}, particles", "style": Style(COLOUR, "d"), "ignores": ("lr",)}
+READ = ("optimizer", "adam_lr", *NETWORK)
 
 
-@method("product", "tasks from one start, merged layer by layer; no task order", **of_one, **common)
-def _product(setup: Setup, n: int = 1) -> ProductLearner:
+@method(
+    "product",
+    "tasks from one start, merged layer by layer; no task order",
+    label="Product of task posteriors",
+    style=Style("#8B2E5D", "p"),
+    settings=ProductSettings,
+    reads=READ,
+)
+def product(setup: Setup) -> ProductLearner:
+    return product_of(setup, 1)
+
+
+@method(
+    "product+particles",
+    "the same with many networks",
+    label="Product of task posteriors, particles",
+    style=Style("#8B2E5D", "d"),
+    settings=ProductSettings,
+    reads=READ + PARTICLES,
+    slow=True,
+)
+def product_with_particles(setup: Setup) -> ProductLearner:
+    return product_of(setup, setup.settings.particles)
+
+
+def product_of(setup: Setup, n: int) -> ProductLearner:
     import torch
 
     from .learners.product import ProductLearner, zero_head
 
-    s, own = setup.settings, setup.config(ProductSettings)
+    own = setup.own(ProductSettings)
     particles = setup.ensemble(n)
     head = zero_head(particles)
-    last = [any(each is p for each in head) for p in particles.parameters() if p.requires_grad]
-    hidden = [not is_last for is_last in last]
 
     def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        groups: list[Any] = [{"params": [*compress(parameters, which)]} for which in (last, hidden)]
+        last: dict[str, Any] = {"params": []}
+        hidden: dict[str, Any] = {"params": []}
+        trained = (p for p in particles.parameters() if p.requires_grad)
+        for parameter, network_s in zip(parameters, trained, strict=True):
+            group = last if any(network_s is each for each in head) else hidden
+            group["params"].append(parameter)
         if own.product_hidden_lr is not None:
-            groups[1]["lr"] = own.product_hidden_lr
-        if s.optimizer == "adam":
-            return torch.optim.Adam(groups, lr=s.adam_lr)
-        return torch.optim.SGD(groups, lr=own.product_lr)
+            hidden["lr"] = own.product_hidden_lr
+        if setup.settings.optimizer == "adam":
+            return torch.optim.Adam([last, hidden], lr=setup.settings.adam_lr)
+        return torch.optim.SGD([last, hidden], lr=own.product_lr)
 
     filter = ol.PosteriorProduct(particles, make_optimizer, prior_precision=own.product_prior)
     return ProductLearner(setup.scenario, filter, own.product_loss)
-
-
-@method("product+particles", "the same with many networks", True, slow=True, **of_many, **common)
-def _product_of_particles(setup: Setup) -> ProductLearner:
-    return _product(setup, setup.settings.particles)

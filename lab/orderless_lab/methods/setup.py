@@ -1,20 +1,33 @@
 """`Setup`: builds a method's networks, optimizers and filters from the settings."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
 
 from orderless.ensemble import Ensemble, Perturb
-from orderless.filters import GradientDescent, ParticleFilter, WeightedParticleFilter
+from orderless.filters import (
+    AveragingParticles,
+    BootstrapParticleFilter,
+    GradientDescent,
+    ParticleFilter,
+    WeightedParticleFilter,
+)
 
-from ..scenarios import Scenario
+from ..optim import TRAC
+from ..rl import BehaviourCloning, LineageBootstrapFilter, policy_logits
+from ..rl.tasks import ProcgenTasks
+from ..suites.scenario import Scenario
 from .learners import Learner
-from .settings import Own, SharedSettings
+from .learners.policy import PolicyLearner
+from .policy import PolicyEWCSettings
+from .settings import Own, RunSettings
 
 # cached for the next cell: all methods and orders start from the same networks
 _initial = lru_cache(maxsize=4)(Ensemble)
@@ -25,7 +38,7 @@ class Setup:
     """What a method is built from."""
 
     scenario: Scenario
-    settings: SharedSettings
+    settings: RunSettings
     make_model: Callable[[], nn.Module]
     seed: int
 
@@ -33,9 +46,9 @@ class Setup:
         """A `Learner` that trains a filter in the scenario; `options` are those of `Learner`."""
         return Learner(self.scenario, filter, **options)
 
-    def config(self, kind: type[Own]) -> Own:
+    def own(self, model: type[Own]) -> Own:
         """A method's own settings."""
-        return self.settings.of(kind)
+        return self.settings.own(model)
 
     def initial(
         self, make_model: Callable[[], nn.Module], n: int, init: str | Perturb = "fresh"
@@ -52,7 +65,8 @@ class Setup:
             base = "one" if s.init == "perturb" else "fresh"
             init = Perturb(s.perturb_low, s.perturb_high, base)
         particles = self.initial(self.make_model, n, init)
-        particles.chunk_size, particles.precision = s.chunk_size, s.precision
+        particles.chunk_size = s.chunk_size
+        particles.precision = s.precision
         return particles
 
     def optimizer(self, particles: Ensemble, kind: str | None = None) -> torch.optim.Optimizer:
@@ -61,16 +75,82 @@ class Setup:
             return torch.optim.Adam(particles.parameters(), lr=s.adam_lr)
         return torch.optim.SGD(particles.parameters(), lr=s.lr)
 
+    def gradient_options(self) -> dict[str, Any]:
+        """The options of every filter that takes gradient steps."""
+        return {}
+
     def descent(self, kind: str | None = None) -> GradientDescent:
         """One network and its optimizer."""
         particles = self.ensemble(1)
-        return GradientDescent(particles, self.optimizer(particles, kind))
+        optimizer = self.optimizer(particles, kind)
+        return GradientDescent(particles, optimizer, **self.gradient_options())
+
+    def averaging(self) -> AveragingParticles:
+        """Unweighted particles."""
+        particles = self.ensemble(self.settings.particles)
+        optimizer = self.optimizer(particles)
+        return AveragingParticles(particles, optimizer, **self.gradient_options())
 
     def weighted(self) -> WeightedParticleFilter:
         """The paper's filter."""
         particles = self.ensemble(self.settings.particles)
-        return WeightedParticleFilter(particles, self.optimizer(particles), **self.weights())
+        return WeightedParticleFilter(
+            particles,
+            self.optimizer(particles),
+            weighting=self.settings.weighting,
+            loss_scale=self.settings.loss_scale,
+            min_ess=self.settings.min_ess,
+            **self.gradient_options(),
+        )
 
-    def weights(self) -> Any:
-        """The options of a weighted filter."""
-        return {key: getattr(self.settings, key) for key in ("weighting", "loss_scale", "min_ess")}
+    def bootstrap(self, perturbation: float, variant: str = "paper") -> BootstrapParticleFilter:
+        """The paper's baseline filter."""
+        particles = self.ensemble(self.settings.particles)
+        return BootstrapParticleFilter(particles, perturbation=perturbation, variant=variant)
+
+
+@dataclass(frozen=True)
+class PolicySetup(Setup):
+    """What a method for ProcGen is built from."""
+
+    scenario: ProcgenTasks  # type: ignore[assignment]
+    settings: Any  # `CloningSettings` or `LifelongSettings`
+    trac: bool = False
+
+    def with_trac(self) -> Self:
+        """The same setup with optimizers in TRAC."""
+        return replace(self, trac=True)
+
+    def optimizer(self, particles: Ensemble, kind: str | None = None) -> torch.optim.Optimizer:
+        optimizer = super().optimizer(particles, kind)
+        return TRAC(optimizer) if self.trac else optimizer
+
+    def gradient_options(self) -> dict[str, Any]:
+        return {"max_grad_norm": self.settings.max_grad_norm}
+
+    def lineage_bootstrap(self, perturbation: float) -> LineageBootstrapFilter:
+        """The bootstrap filter that PPO needs."""
+        particles = self.ensemble(self.settings.particles)
+        return LineageBootstrapFilter(particles, perturbation=perturbation)
+
+    def cloning(self, filter: ParticleFilter) -> BehaviourCloning:
+        """The learner of behaviour cloning."""
+        seed = self.settings.seed_of_batches(self.seed)
+        return BehaviourCloning(filter, batch_size=self.settings.batch_size, seed=seed)
+
+    def playing(
+        self, filter: ParticleFilter, ewc: PolicyEWCSettings | None = None
+    ) -> PolicyLearner:
+        """The learner of lifelong learning by PPO."""
+        consolidation = None
+        if ewc is not None:
+            consolidation = ewc.penalty(
+                filter.particles, ewc.ewc_strength, logits=policy_logits
+            )
+        return PolicyLearner(
+            self.scenario.environment(self.settings.envs),
+            filter,
+            self.settings.ppo(weighted=isinstance(filter, WeightedParticleFilter)),
+            seed=self.settings.seed_of_batches(self.seed),
+            consolidation=consolidation,
+        )

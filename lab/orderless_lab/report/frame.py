@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from orderless.errors import UserError
 
-from ..experiments.record import CellRecord, Run, load_run
-from ..experiments.store import StoreError
 from ..methods import METHODS, Description
 from ..paper import SINGLE
+from ..runs.frame import Run, load_run
+from ..runs.record import CellRecord
+from ..runs.store import StoreError
 
 Array = NDArray[np.float64]
 OF_CELLS = ("seed", "order_index", "particles", "log_evidence", "temperature", "alive")
@@ -115,7 +116,7 @@ class Row:
     @property
     def returns(self) -> bool:
         """Whether scores are returns of games and not accuracies."""
-        return self.cells[0].score_kind == "return"
+        return self.cells[0].unit == "return"
 
     @property
     def scores(self) -> Array:
@@ -213,7 +214,7 @@ def _table(by_run: dict[str, list[CellRecord]]) -> Table:
                 rows[f"{name} ({run})"] = Row(named, some)
     first = cells[0]
     presets = dict.fromkeys(cell.preset for cell in cells)
-    return Table(first.benchmark, first.scenario, ", ".join(presets), rows)
+    return Table(first.benchmark, first.variant, ", ".join(presets), rows)
 
 
 def _refuse_contradictions(cells: list[CellRecord]) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from orderless import metrics
-from orderless_lab.storage.typed import as_json
 
 from ..paper.claims import Claim, judge_claims
+from ..runs.store import as_json
 from .columns import numbers_of
 from .frame import Row, Run, Table, load, shared_settings, tables
 from .sentences import headline, notes

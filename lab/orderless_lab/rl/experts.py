@@ -15,6 +15,7 @@ from torch import Tensor
 
 from orderless import io as storage
 from orderless.ensemble import Ensemble, find_device
+from orderless.errors import UserError
 from orderless.filters import GradientDescent
 
 from .cloning import play
@@ -66,7 +67,7 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
     path = path or FOLDER
     path = path / f"{game}.safetensors" if path.is_dir() else path
     if not path.is_file():
-        raise ValueError(
+        raise UserError(
             f"there is no expert for {game} at {path}: train one with `orderless expert train "
             f"{game}` and name its file: --expert FILE, or for a run --set expert=FILE"
         )
@@ -76,9 +77,9 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
         network = find_network(facts["network"])()
         network.load_state_dict(_in_float32(content["parameters"]))
     except storage.INVALID_STATE as error:
-        raise ValueError(f"{path} is not an expert for {game} ({error})") from None
+        raise UserError(f"{path} is not an expert for {game} ({error})") from None
     if facts["game"] != game:
-        raise ValueError(f"{path} is not an expert for {game} but for {facts['game']}")
+        raise UserError(f"{path} is not an expert for {game} but for {facts['game']}")
     return Expert(network, facts)
 
 
@@ -172,7 +173,7 @@ class ExpertTraining:
         for name, value in self.identity.items():
             other = state["identity"][name]
             if other != value:
-                raise ValueError(f"this training has {name}={other}, not {value}")
+                raise UserError(f"this training has {name}={other}, not {value}")
         self.ppo.load_state_dict(state["ppo"])
         self.recent.extend(state["recent"])
 

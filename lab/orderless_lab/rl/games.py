@@ -1,5 +1,7 @@
 """ProcGen's games and level numbers, without importing envpool."""
 
+from orderless.errors import UserError
+
 # (low, high): (R - low) / (high - low) is the normalised return in hard mode.
 RETURN_RANGES = {"starpilot": (1.5, 35.0), "fruitbot": (-0.5, 27.2), "dodgeball": (1.5, 19.0)}
 GAMES = tuple(RETURN_RANGES)
@@ -10,7 +12,7 @@ MOST_LEVELS = 100_000  # in one range
 def known_game(game: str) -> str:
     """Return the name of a game; raise if there is no such game."""
     if game not in RETURN_RANGES:
-        raise ValueError(f"game must be one of {', '.join(GAMES)}, got {game!r}")
+        raise UserError(f"game must be one of {', '.join(GAMES)}, got {game!r}")
     return game
 
 
@@ -20,16 +22,16 @@ def parse_levels(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"levels must look like 0,1,2 or 0-14, got {text!r}")
+            raise UserError(f"levels must look like 0,1,2 or 0-14, got {text!r}")
         begin = int(first)
         end = int(last or first)
         if not begin <= end < begin + MOST_LEVELS:
-            raise ValueError(
+            raise UserError(
                 f"levels must be named from low to high, at most {MOST_LEVELS:,}, got {text!r}"
             )
         levels += range(begin, end + 1)
     if len(levels) != len(set(levels)):
-        raise ValueError(f"levels must be named once each, got {text!r}")
+        raise UserError(f"levels must be named once each, got {text!r}")
     checked_level(max(levels))
     return tuple(levels)
 
@@ -37,7 +39,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
 def checked_level(level: int, num_levels: int = 1) -> int:
     """Check level numbers: envpool accepts any, ProcGen's levels are 0 to 2^31 - 2."""
     if num_levels < 1:
-        raise ValueError(f"num_levels must be at least 1, got {num_levels}")
+        raise UserError(f"num_levels must be at least 1, got {num_levels}")
     if not 0 <= level <= LEVELS_END - num_levels:
-        raise ValueError(f"level must lie in 0..{LEVELS_END - num_levels}, got {level}")
+        raise UserError(f"level must lie in 0..{LEVELS_END - num_levels}, got {level}")
     return level

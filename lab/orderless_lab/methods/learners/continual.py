@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from orderless.filters import Predictor, StepInfo
 
-from ...scenarios import Scenario
+from ...suites.scenario import Scenario
 
 
 class ContinualLearner(ABC):

@@ -1,4 +1,4 @@
-"""The learner of the exact filter: assigns samples to heads and gathers batches."""
+"""The learner of the exact head: assigns samples to heads and gathers batches."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,18 +7,19 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor, nn
 
+from orderless.errors import UserError
 from orderless.exact import ExactHead
 from orderless.features import DeadLeaves, RandomConvolution, RandomReLU, cached, efficientnet_lite
 from orderless.filters import StepInfo
 from orderless.filters.weights import normalize
 
-from ...scenarios import Scenario
+from ...suites.scenario import Scenario
 from .continual import ContinualLearner
 
 
 @lru_cache
 def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[], nn.Module]:
-    """A function that makes maps of a kind (see rb_map); always the same, so it is a cache key."""
+    """A function that makes maps of a kind, see `exact_map`; always the same: it is a cache key."""
     image = len(shape) == 3 and shape[1] == shape[2]
     if kind == "auto":
         kind = "leaves" if image and shape[1] > 8 else "relu"  # patches have 6 x 6 pixels
@@ -28,15 +29,15 @@ def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[]
         bias_scale = 0.0 if image else 0.5
         return partial(RandomReLU, math.prod(shape), features, bias_scale=bias_scale)
     if not image:
-        raise ValueError(f"rb_map={kind} takes square images, got inputs of shape {shape}")
+        raise UserError(f"exact_map={kind} takes square images, got inputs of shape {shape}")
     # Grey images are digits here: positions matter more, and mirror images differ.
     colour = shape[0] == 3
     regions = 2 if colour or kind == "convolution" else 4
     each = regions**2 * (2 if kind == "leaves" else 1)
     if features % each:
-        raise ValueError(
-            f"rb_features must be a multiple of {each} with rb_map={kind}, the features of one "
-            f"filter, got {features}; rb_map=relu takes any number"
+        raise UserError(
+            f"exact_features must be a multiple of {each} with exact_map={kind}, the features of "
+            f"one filter, got {features}; exact_map=relu takes any number"
         )
     sizes = shape[0], shape[1], features // each
     if kind == "convolution":
@@ -53,10 +54,11 @@ def backbone_features(kind: str) -> Callable[[Tensor], Tensor] | None:
 
 
 class ExactLearner(ContinualLearner):
-    """A learner with a `ExactHead`.
+    """A learner with an `ExactHead`.
 
-    - domain: a column per (task, label); all tasks compete for each label at test time.
-    - task: the same columns; at test time only those of the given task.
+    - domain: a column per (task, label), and all tasks compete for each label at test time; or,
+      unless `by_task`, a column per label.
+    - task: a column per (task, label); at test time only those of the given task.
     - class: a column per label.
 
     Batches are gathered up to `block` samples before they are added. The sums are exact, so this
@@ -67,10 +69,13 @@ class ExactLearner(ContinualLearner):
 
     filter: ExactHead
 
-    def __init__(self, scenario: Scenario, filter: ExactHead, block: int) -> None:
+    def __init__(
+        self, scenario: Scenario, filter: ExactHead, block: int, *, by_task: bool = True
+    ) -> None:
         super().__init__(scenario, filter)
+        self.by_task = by_task and scenario.kind != "class"
         if block < 1:
-            raise ValueError(f"rb_block must be at least 1, got {block}")
+            raise UserError(f"exact_block must be at least 1, got {block}")
         self.block = block
         self._gathered: list[tuple[Tensor, Tensor]] = []
 
@@ -80,7 +85,7 @@ class ExactLearner(ContinualLearner):
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> None:
         if task is not None:
-            raise ValueError("the exact filter learns one task at a time: leave task out")
+            raise UserError("the exact head learns one task at a time: leave task out")
         self._gathered.append((x, y))
         if sum(len(labels) for _, labels in self._gathered) >= self.block:
             self._absorb()
@@ -90,12 +95,12 @@ class ExactLearner(ContinualLearner):
             return
         x, y = (torch.cat(parts) for parts in zip(*self._gathered, strict=True))
         self._gathered = []
-        if self.scenario.kind == "class":
+        if not self.by_task:
             self.filter.update(x, y)
-        else:
-            task = self.seen[-1]
-            first = 0 if self.scenario.kind == "domain" else task * self.scenario.classes_per_task
-            self.filter.update(x, y - first, task=task)
+            return
+        task = self.seen[-1]
+        first = 0 if self.scenario.kind == "domain" else task * self.scenario.classes_per_task
+        self.filter.update(x, y - first, task=task)
 
     def end_task(self) -> StepInfo:
         """The evidence weights, and each map's loss per sample so far."""

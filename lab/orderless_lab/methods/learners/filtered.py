@@ -11,7 +11,7 @@ from orderless.consolidation import Consolidation
 from orderless.ensemble import per_particle
 from orderless.filters import GradientFilter, ParticleFilter, StepInfo
 
-from ...scenarios import Scenario
+from ...suites.scenario import Scenario
 from .continual import ContinualLearner
 from .replay import Reservoir
 

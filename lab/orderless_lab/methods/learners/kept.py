@@ -8,7 +8,7 @@ from torch import Tensor
 from orderless import KeptSample
 from orderless.filters import GradientDescent, StepInfo
 
-from ...scenarios import Scenario
+from ...suites.scenario import Scenario
 from .filtered import Learner
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from orderless.ensemble import Ensemble
 from orderless.product import PosteriorProduct
 
-from ...scenarios import Scenario
+from ...suites.scenario import Scenario
 from .filtered import Learner
 
 LOSSES = ("squared", "cross-entropy")

@@ -1,1 +1,0 @@
-"""Launchers: cells on this machine or on a Ray cluster."""

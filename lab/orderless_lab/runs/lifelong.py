@@ -1,0 +1,119 @@
+"""Cells of lifelong learning: PPO, level after level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..methods.learners.policy import PolicyLearner
+from ..optim import TRAC
+from ..rl import Episode, UpdateInfo
+from .policy import PolicyRunner
+from .record import Row
+from .runner import TRACES, CellProgress
+
+
+@dataclass
+class LifelongProgress(CellProgress):
+    # returns over environment steps, the means of each level's bins, and of its last fifth
+    curves: dict[str, Row] = field(default_factory=lambda: {"step": [], "return": []})
+    returns: list[float] = field(default_factory=list)
+    final_returns: Row = field(default_factory=list)
+
+
+class LifelongRunner(PolicyRunner):
+    """Runs PPO, level after level. A level's score is its mean return while it is learned.
+
+    Levels are not played again later, so R has a last row only. The mixture acts.
+    """
+
+    progress_type = LifelongProgress
+    progress: LifelongProgress
+    learner: PolicyLearner
+
+    def _count(self, seen: list[int]) -> int:
+        s = self.settings
+        return s.steps_per_rollout * math.ceil(s.steps_per_level / s.steps_per_rollout)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.opened.callback(self.learner.close)
+
+    def _stage(self, seen: list[int], count: int) -> Iterator[None]:
+        if self.progress.batch == 0:
+            self.learner.begin_level(self.tasks.levels[seen[-1]])
+        steps = self.settings.steps_per_rollout
+        every = math.ceil(count / steps / TRACES) * steps
+        for batch in range(self.progress.batch + steps, count + 1, steps):
+            self.learner.collect()
+            info = self._attempt(self.learner.update)  # once dead, the policy acts unchanged
+            self.progress.batch = batch
+            self.tick(steps)
+            if info is not None and (batch % every == 0 or batch == count):
+                figures = figures_of(info)
+                optimizer = getattr(self.filter, "optimizer", None)
+                if isinstance(optimizer, TRAC):
+                    scale = self.filter.average(optimizer.scale.double(), self.filter.weights)
+                    figures["scale"] = float(scale)
+                self._trace_now(info.policy + info.value + info.entropy, **figures)
+            # the end of a level needs its last rollout, which is not in a checkpoint
+            if batch < count:
+                yield
+
+    def _finish_stage(self, seen: list[int]) -> None:
+        self.learner.end_level()
+        self._look_at(self.learner.experience()[0])
+        self._add_curve(self.learner.ppo.take_episodes())
+        if len(self.progress.returns) == len(self.stages):
+            by_task = dict(zip(self.cell.order, self.progress.returns, strict=True))
+            tasks = range(len(self.tasks))
+            rows: list[Row] = [[None for _ in tasks] for _ in tasks]
+            self.progress.scores["particles"] = [*rows, [by_task[task] for task in tasks]]
+
+    def _add_curve(self, episodes: list[Episode]) -> None:
+        """Add the mean returns over equal bins of the level's steps, and their mean."""
+        progress = self.progress
+        length = progress.batch
+        env = self.learner.env
+        begin = self._steps() - length
+        returns = env.normalize([episode.value for episode in episodes])
+        steps = [episode.step - begin for episode in episodes]
+        means = binned_returns(steps, returns, length, self.settings.bins)
+        last = returns[len(returns) * 4 // 5 :]
+        progress.final_returns.append(float(last.mean()) if len(last) else None)
+        width = length / self.settings.bins
+        progress.curves["step"] += [begin + (place + 0.5) * width for place in range(len(means))]
+        progress.curves["return"] += means
+        known = [mean for mean in means if mean is not None]
+        # if no episode ended, the returns so far of the running ones
+        level = np.mean(known) if known else env.normalize(self.learner.running_returns()).mean()
+        progress.returns.append(float(level))
+
+    def _record(self, command: str) -> dict[str, Any]:
+        progress = self.progress
+        found = {"curves": progress.curves, "final_returns": progress.final_returns}
+        return {**super()._record(command), **found}
+
+
+def binned_returns(
+    steps: list[int], returns: np.ndarray, length: int, bins: int
+) -> list[float | None]:
+    """Mean returns over `bins` equal parts of (0, length], by the step at which episodes ended."""
+    places = np.ceil(np.array(steps, dtype=np.float64) * bins / length).astype(int) - 1
+    parts = [returns[places == place] for place in range(bins)]
+    return [float(part.mean()) if len(part) else None for part in parts]
+
+
+def figures_of(info: UpdateInfo) -> dict[str, float]:
+    """The figures of an update: importance weights, and the spread of each part of the weights."""
+    summary = info.summary()
+    names = ("entropy", "importance", "truncated", "clipped", "divergence")
+    found = {name: summary[name] for name in names}
+    spread = info.log_weight_parts[:, info.alive].std(1, correction=0).tolist()
+    for term, value in zip(("policy", "value", "entropy"), spread, strict=True):
+        found[f"log_weight_{term}"] = value
+    return found
