@@ -35,12 +35,12 @@ test-sweeps: $(VENV)/.dev      ## what takes long
 test-faults: $(VENV)/.dev      ## 200 kills and 200 damaged files, others every time
 	ORDERLESS_FAULTS=$${ORDERLESS_FAULTS:-200} \
 	ORDERLESS_FAULTS_SEED=$${ORDERLESS_FAULTS_SEED:-$$(date +%s)} \
-	    $(BIN)/python -m pytest lab/tests/faults
+	    $(BIN)/python -m pytest lab/tests/system/faults
 
 test-cuda: $(VENV)/.dev        ## what needs a GPU, and nothing else
 	$(BIN)/python -c 'import torch, sys; sys.exit(None if torch.cuda.is_available() else "no GPU here")'
 	$(BIN)/python -m pytest -rs tests/cuda lab/tests/rl/test_kernels.py lab/tests/rl/test_on_a_gpu.py \
-	    lab/tests/equality/test_matrix.py::test_the_gpu_holds_what_is_promised \
+	    lab/tests/system/equality/test_matrix.py::test_the_gpu_holds_what_is_promised \
 	    'tests/test_docs.py::test_the_code_on_the_page_runs[docs/your-own-network.md]'
 
 style: $(VENV)/.dev            ## style and types

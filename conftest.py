@@ -54,13 +54,13 @@ def warm_workers(monkeypatch):
     """Worker processes of a run are forked from one that has everything loaded."""
     from tests.processes import warm_context
 
-    monkeypatch.setattr("orderless_lab.experiments.launch.local.get_context", warm_context)
+    monkeypatch.setattr("orderless_lab.runs.launch.get_context", warm_context)
 
 
 @pytest.fixture(scope="session")
 def ray_cluster(tmp_path_factory):
     """Three CPUs on this machine as a Ray cluster, and the cache folder of its workers."""
-    from orderless_lab.experiments.launch.ray import import_ray
+    from orderless_lab.runs.ray import import_ray
 
     ray, cache = import_ray(), tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:

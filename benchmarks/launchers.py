@@ -15,19 +15,18 @@ from collections.abc import Callable
 
 import torch
 
-from orderless_lab.experiments import Grid, Store, run_grid
-from orderless_lab.experiments.engine import Report
-from orderless_lab.experiments.launch.ray import Ray, import_ray
-from orderless_lab.methods.presets import find_preset
+from orderless_lab.runs import Grid, Store, run_grid
+from orderless_lab.runs.launch import Listener
+from orderless_lab.runs.ray import Ray, import_ray
 from timing import machine, print_table
 
 
 def cells_per_minute(grid: Grid, skip: int, **options: object) -> float:
     """Cells per minute from the time at which `skip` cells are finished."""
     moments: list[float] = []
-    report = Report(done=lambda cell, record: moments.append(time.perf_counter()))
+    listener = Listener(done=lambda cell, record: moments.append(time.perf_counter()))
     with tempfile.TemporaryDirectory() as folder:
-        run_grid(grid, Store(folder), report=report, **options)  # type: ignore[arg-type]
+        run_grid(grid, Store(folder), listener=listener, **options)  # type: ignore[arg-type]
     return 60 * (len(moments) - skip) / (moments[-1] - moments[skip - 1])
 
 
@@ -38,8 +37,8 @@ def main() -> None:
     arguments.add_argument("--iterations", type=int, default=400)
     arguments.add_argument("--rounds", type=int, default=3)
     options = arguments.parse_args()
-    settings = find_preset("demo", "splitmnist").changed(iterations=options.iterations)
-    grid = Grid("splitmnist", "domain", "demo", ("wpf",), options.cells, 1, settings)
+    cells = {"permutations": options.cells, "seeds": 1}
+    grid = Grid.plan("splitmnist", "demo", methods="wpf", iterations=options.iterations, **cells)
     ray = import_ray()
     ray.init("local", num_cpus=options.workers, include_dashboard=False, log_to_driver=False)
     several = options.workers

@@ -18,13 +18,11 @@ from pathlib import Path
 
 import torch
 
-from orderless_lab.experiments import Cell, Store
-from orderless_lab.experiments.benchmarks import find_benchmark
-from orderless_lab.experiments.grid import runner_of
-from orderless_lab.methods.presets import find_policy_preset
 from orderless_lab.rl.experts import mean_return, random_policy
 from orderless_lab.rl.games import GAMES, parse_levels
 from orderless_lab.rl.networks import NETWORKS
+from orderless_lab.runs import Cell, Store
+from orderless_lab.suites import find_suite
 from timing import machine, print_table
 
 SEED = 100
@@ -35,15 +33,16 @@ def measure(level: int, *, game: str, steps: int, network: str) -> tuple[int, fl
     """The level, the return of a random policy, and PPO's return at the end."""
     torch.set_num_threads(1)
     precision = "bf16" if DEVICE == "cuda" else "float32"
-    settings = find_policy_preset("gpu", game).changed(
+    suite = find_suite("procgen-lifelong")
+    settings = suite.preset("gpu", game).settings.changed(
         levels=str(level), steps_per_level=steps, network=network, precision=precision
     )
     cell = Cell("procgen-lifelong", game, "gpu", "ppo", 0, (0,), SEED, settings)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "run")
         store.prepare()
-        tasks = find_benchmark(cell.benchmark).scenario(game, settings, SEED, folder, DEVICE)
-        (final,) = runner_of(cell, tasks, store).run().final_returns or [None]
+        tasks = suite.load(game, settings, SEED, folder, DEVICE)
+        (final,) = suite.runner(cell, tasks, store).run().final_returns or [None]
     random = mean_return(random_policy(), game, level, 1, 32, 1, 0, DEVICE)["mean"]
     return level, random, random if final is None else final  # no episode ended: nothing learned
 

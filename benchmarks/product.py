@@ -24,13 +24,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orderless_lab.experiments.benchmarks import find_benchmark
 from orderless_lab.methods import METHODS, Setup
 from orderless_lab.methods.learners.exact import backbone_features
 from orderless_lab.methods.learners.product import ProductLearner
-from orderless_lab.methods.presets import find_preset
-from orderless_lab.methods.settings import Settings
-from orderless_lab.scenarios import Scenario, SplitCIFAR100, SplitMNIST, Task
+from orderless_lab.methods.settings import RunSettings
+from orderless_lab.suites import Scenario, SplitCIFAR100, SplitMNIST, Task, find_suite
 from timing import machine
 
 parser = argparse.ArgumentParser(description="Measure the product of task posteriors.")
@@ -77,15 +75,18 @@ def clock() -> float:
     return time.perf_counter()
 
 
-def settings_of(benchmark: str, text: str = "") -> Settings:
-    settings = find_preset("table1", benchmark).changed(
-        validation=HELD_OUT, source=args.source, particles=args.networks
+def settings_of(benchmark: str, text: str = "") -> RunSettings:
+    source = {"source": args.source} if benchmark == "splitmnist" else {}
+    settings = (
+        find_suite(benchmark)
+        .preset("table1")
+        .settings.changed(validation=HELD_OUT, particles=args.networks, **source)
     )
     return settings.with_text(text.split(",") if text else [])
 
 
 def trained(
-    scenario: Scenario, settings: Settings, make_model: Maker, merge: bool = True
+    scenario: Scenario, settings: RunSettings, make_model: Maker, merge: bool = True
 ) -> tuple[ProductLearner, float, float]:
     """The learner after all tasks, seconds of training, seconds of `end_task`.
 
@@ -121,7 +122,7 @@ def accuracy(learner: ProductLearner, merge: bool = True) -> list[float]:
     return (100 * torch.stack(found).mean(0)).tolist()
 
 
-def score(scenario: Scenario, settings: Settings, make_model: Maker, merge: bool = True) -> dict:
+def score(scenario: Scenario, settings: RunSettings, make_model: Maker, merge: bool = True) -> dict:
     try:
         learner, training, ends = trained(scenario, settings, make_model, merge)
         learner.check()
@@ -136,12 +137,13 @@ def score(scenario: Scenario, settings: Settings, make_model: Maker, merge: bool
 
 def sweep(benchmark: str, kind: str, *texts: str) -> None:
     """Try settings of `orderless run`; the best are written next to --out as its options."""
-    made, best = find_benchmark(benchmark), (-1.0, "")
+    suite = find_suite(benchmark)
+    best = (-1.0, "")
     for text in in_time(texts):
         settings = settings_of(benchmark, text)
-        scenario = made.scenario(kind, settings, 0, args.data, args.device)
+        scenario = suite.load(kind, settings, 0, args.data, args.device)
         scenario = scenario._with_tasks(scenario.tasks[: args.few])
-        found = score(scenario, settings, made.network(scenario, settings))
+        found = score(scenario, settings, suite.network(scenario, settings))
         note(benchmark=benchmark, scenario=kind, settings=text, **found)
         best = max(best, (found.get("accuracy", -1.0), text))
         options = " ".join(f"--set {change}" for change in best[1].split(",") if change)

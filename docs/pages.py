@@ -34,4 +34,6 @@ def rooms() -> list[str]:
     """The modules in which the library's public names live, and the packages of the lab."""
     ours = {*orderless._HOMES.values(), *orderless._ROOMS}
     lab = [module.name for module in iter_modules(orderless_lab.__path__) if module.ispkg]
-    return [f"orderless.{name}" for name in sorted(ours)] + [f"orderless_lab.{name}" for name in lab]
+    return [f"orderless.{name}" for name in sorted(ours)] + [
+        f"orderless_lab.{name}" for name in lab
+    ]

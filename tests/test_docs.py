@@ -17,7 +17,7 @@ import typer
 from orderless.audit.measure import order_sensitivity
 from orderless.cli.main import app
 from orderless_lab.methods import METHODS
-from orderless_lab.methods.presets import find_preset
+from orderless_lab.suites import find_suite
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -95,8 +95,8 @@ COMMANDS = [(name_of(page), command) for page in PAGES for command in commands_o
 def test_a_command_on_a_page_can_be_given(page: str, command: str) -> None:
     parsed = parse(command)
     if str(parsed.get("benchmark")).startswith("split"):  # others have settings of their own
-        preset = find_preset(parsed["preset"] or "table1", parsed["benchmark"])
-        preset.with_text(list(parsed["changes"] or ()))
+        preset = find_suite(parsed["benchmark"]).preset(parsed["preset"])
+        preset.settings.with_text(list(parsed["changes"] or ()))
         methods = (parsed.get("methods") or parsed.get("method") or "gd").split(",")
         assert parsed.get("plugin") or set(methods) <= {*METHODS, "all", "NAME"}
 

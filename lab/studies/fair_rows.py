@@ -29,7 +29,7 @@ from record import write
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless_lab.scenarios import SplitMNIST
+from orderless_lab.suites import SplitMNIST
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 WAYS = {

@@ -23,7 +23,7 @@ from record import write
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless_lab.scenarios import SplitMNIST
+from orderless_lab.suites import SplitMNIST
 
 SHARES = {"1/64": 1 / 64, "1/32": 1 / 32, "1/16": 1 / 16, "1/8": 1 / 8, "1/4": 1 / 4}
 ORDERS = [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]]

@@ -29,7 +29,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import orderless as ol
-from orderless_lab.scenarios import Intents, SplitCIFAR100
+from orderless_lab.suites import Intents, SplitCIFAR100
 
 Data = list[tuple[Tensor, Tensor]]  # one task each
 FEATURES = {"digits": 500, "banking77": 2000, "clinc150": 2000, "cifar100": 2000}

@@ -8,20 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from orderless_lab.experiments.launch.local import deterministic
-from orderless_lab.methods import METHODS, Setup, find_method
-from orderless_lab.methods.presets import find_preset
-from orderless_lab.networks import mlp
-from orderless_lab.scenarios import Scenario, Task
+from orderless_lab.methods import Setup, find_method
+from orderless_lab.runs.launch import deterministic
+from orderless_lab.suites import Scenario, Task, find_suite
+from orderless_lab.suites.networks import mlp
 
-SUPERVISED = [
-    method.name
-    for method in METHODS.values()
-    if method.kind == "supervised" and "tuned" not in method.name  # the same with other strengths
-]
-SETTINGS = find_preset("demo", "splitmnist").with_text(
-    ["particles=4", "rb_features=32", "rb_particles=3", "ewc_strength=1", "si_strength=0.1"]
-)
+SUITE = find_suite("splitmnist")
+SUPERVISED = SUITE.family
+SMALL = ["particles=4", "exact_features=32", "exact_particles=3"]
+SETTINGS = SUITE.preset("demo").settings.with_text([*SMALL, "ewc_strength=1", "si_strength=0.1"])
 
 
 def learned(name: str, kind: str, device: str) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 
 import orderless as ol
 from orderless.ensemble import find_device
-from orderless_lab.scenarios import Scenario, Task
+from orderless_lab.suites import Scenario, Task
 
 TASK = Task(*[torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])] * 2)
 

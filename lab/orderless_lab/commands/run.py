@@ -71,7 +71,9 @@ def run(
     if launcher not in ("local", "ray"):
         raise UserError(f"--launcher must be local or ray, got {launcher!r}")
     if launcher == "local":
-        refuse("it is for --launcher ray", ray_address=ray_address, gpus_per_cell=gpus_per_cell)
+        for name, given in {"ray-address": ray_address, "gpus-per-cell": gpus_per_cell}.items():
+            if given is not None:
+                raise UserError(f"--{name} is for --launcher ray: leave it out")
     options.check_workers(workers, checkpoint_every)
     load_plugins(plugin or ())
     named = {"particles": particles, "levels": levels, "steps_per_level": steps_per_level}

@@ -14,13 +14,6 @@ TABLE_1: Figures = _FILE["table_1"]
 TABLE_2: dict[str, Figures] = _FILE["table_2"]
 
 SINGLE = ("gd", "bc", "ppo")  # its single networks, each of other benchmarks
-BENCHMARK_LABELS = {
-    "splitmnist": "SplitMNIST",
-    "splitcifar100": "SplitCIFAR100",
-    "intents": "Intents",
-    "procgen-bc": "ProcGen, behaviour cloning",
-    "procgen-lifelong": "ProcGen, lifelong learning",
-}
 
 
 def published(benchmark: str, scenario: str) -> dict[str, list[float]]:
@@ -28,8 +21,3 @@ def published(benchmark: str, scenario: str) -> dict[str, list[float]]:
     if benchmark in TABLE_2:
         return TABLE_2[benchmark].get(scenario, {})
     return TABLE_1.get(benchmark, {})
-
-
-def benchmark_label(name: str) -> str:
-    """The name of a benchmark in tables and figures."""
-    return BENCHMARK_LABELS.get(name, name)

@@ -10,8 +10,8 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from ..paper import benchmark_label
 from ..paper.claims import evidence
+from ..suites.register import label_of
 from .columns import NUMBERS
 from .figures import drawn, svg
 from .frame import Row, matrix_of
@@ -47,7 +47,7 @@ def _result(summary: Summary, place: int) -> dict[str, Any]:
         "summary": summary,
         "table": summary.table,
         "content": summary.as_json(),
-        "benchmark": benchmark_label(summary.table.benchmark),
+        "benchmark": label_of(summary.table.benchmark),
         "title": title(summary.table),
         "units": units(summary.table),
         "texts": texts,

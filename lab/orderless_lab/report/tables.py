@@ -8,7 +8,7 @@ import pandas as pd
 
 from orderless.text import MISSING, csv_cell, printable
 
-from ..paper import benchmark_label
+from ..suites.register import label_of
 from ..text import count, markdown, markdown_code
 from .columns import NUMBERS, written
 from .frame import Table, shared_settings
@@ -56,7 +56,7 @@ def title(table: Table) -> str:
     orders = max(len(row.orders) for row in table.rows.values())
     seeds = max(len(row.seeds) for row in table.rows.values())
     extent = f"{count(orders, 'order')} x {count(seeds, 'seed')}"
-    parts = [benchmark_label(table.benchmark), table.scenario, table.preset, *rates, extent]
+    parts = [label_of(table.benchmark), table.scenario, table.preset, *rates, extent]
     return ", ".join(parts)
 
 

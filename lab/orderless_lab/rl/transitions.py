@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from orderless.ensemble import find_device
+from orderless.errors import UserError
 from orderless.io import write_atomically
 
 from .experts import Expert, policy_of
@@ -74,7 +75,7 @@ def collect(
     if count < 1:
         raise ValueError(f"transitions must be at least 1, got {count}")
     if path.exists():
-        raise ValueError(f"{path} is there already: delete it, or name another folder")
+        raise UserError(f"{path} is there already: delete it, or name another folder")
     n_envs = n_envs or max(COPIES, min(MOST_COPIES, count // STEPS))
     env = ProcgenLevels(expert.game, n_envs, level)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -150,14 +151,14 @@ def _checksum(folder: Path) -> str:
 def read_transitions(path: Path) -> Transitions:
     """Read a folder of `collect`, with frames mapped copy-on-write; raise if it is damaged."""
     if not path.is_dir():
-        raise ValueError(f"there is no folder {path}: `orderless expert collect` writes it")
+        raise UserError(f"there is no folder {path}: `orderless expert collect` writes it")
     try:
         facts = json.loads((path / "facts.json").read_bytes())
         intact = facts["sha256"] == _checksum(path)
     except (OSError, ValueError, KeyError):
         intact = False
     if not intact:
-        raise ValueError(f"{path} is damaged: delete it to collect again")
+        raise UserError(f"{path} is damaged: delete it to collect again")
     frames = np.load(path / "observations.npy", mmap_mode="c")
     actions = np.load(path / "actions.npy")
     return Transitions(torch.from_numpy(frames), torch.from_numpy(actions).long(), facts)

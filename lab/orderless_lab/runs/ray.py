@@ -80,7 +80,7 @@ class Ray:
         if done.record is not None and not store.cell_path(name).exists():
             if snapshots is not None:
                 store.write_snapshots(name, snapshots)
-            store.write_cell(name, done.record.as_json())
+            store.write_cell(name, done.record)
         return done
 
     @contextmanager

@@ -153,9 +153,6 @@ class CellRecord(Recorded):
         texts = (base64.b64decode(text, validate=True) for text in self.predictions)
         return [np.frombuffer(text, np.uint8) for text in texts]
 
-    def as_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
-
 
 def problem(error: ValidationError) -> str:
     """What is wrong with a record, in a few words."""

@@ -109,7 +109,7 @@ class CellRunner(ABC):
         record = CellRecord.model_validate(as_json(self._record(command)))
         if self.progress.snapshots:
             self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
-        self.store.write_cell(self.cell.name, record.as_json())
+        self.store.write_cell(self.cell.name, record)
         return record
 
     def _plan(self) -> list[tuple[list[int], int]]:

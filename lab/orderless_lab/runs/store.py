@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 from orderless import __version__
@@ -66,6 +67,8 @@ def device_name(device: torch.device) -> str:
 
 def as_json(value: object) -> Json:
     """Plain JSON; a number that is not finite becomes null."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 from orderless.cli.main import EXAMPLES, app
 from orderless_lab.commands import EXAMPLES as OF_THE_LAB
 from orderless_lab.methods import METHODS
-from orderless_lab.methods.presets import PRESETS
 
 
 def offered(line: str) -> list[str]:
@@ -21,7 +20,7 @@ def offered(line: str) -> list[str]:
 
 
 def test_benchmarks_are_offered() -> None:
-    assert offered("run spl") == ["splitmnist", "splitcifar100"]
+    assert {"splitmnist", "splitcifar100"} <= set(offered("run spl"))
 
 
 def test_methods_are_offered_one_after_another() -> None:
@@ -32,7 +31,7 @@ def test_methods_are_offered_one_after_another() -> None:
 
 
 def test_values_of_options_are_offered() -> None:
-    assert set(PRESETS) <= set(offered("run splitmnist --preset "))
+    assert {"demo", "table1", "own", "gpu"} <= set(offered("run splitmnist --preset "))
     assert offered("run splitmnist --preset dem") == ["demo"]
     assert offered("tune splitmnist lr 1 --scenario d") == ["domain"]
     assert offered("run splitmnist --device c") == ["cpu", "cuda"]

@@ -48,7 +48,7 @@ def ruled_by(summary_of: Callable[..., Summary]) -> Callable[..., Summary]:
                 for seed in range(seeds):
                     cell = make_cell(method, order, seed)
                     final = np.broadcast_to(law(method, order, seed), TASKS)
-                    cell["scores"]["accuracy"][-1] = final.tolist()
+                    cell["scores"]["particles"][-1] = final.tolist()
                     cells.append(cell)
         return summary_of(cells)
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from orderless_lab.experiments import Store
-from orderless_lab.experiments.record import CellRecord
-from orderless_lab.storage.typed import as_json, decode
+from orderless_lab.runs import Store
+from orderless_lab.runs.record import CellRecord
 
 TASKS = 5
 # method -> (mean accuracy, effect of the order, effect of the seed)
@@ -43,9 +42,8 @@ def make_cell(method: str, order_index: int, seed: int, **changes: Any) -> dict[
     matrix[-1] = np.clip(mean + shift, 0, 1)
     labels = np.random.default_rng([seed, order_index]).integers(0, 2, size=(TASKS, 40))
     cell = {
-        "format": 1,
         "benchmark": "splitmnist",
-        "scenario": "domain",
+        "variant": "domain",
         "preset": "table1",
         "method": method,
         "order_index": order_index,
@@ -55,7 +53,7 @@ def make_cell(method: str, order_index: int, seed: int, **changes: Any) -> dict[
         "particles": 100,
         "settings": {"lr": 0.001, "batch": 128, "penalty": method},
         "scores": {
-            "accuracy": matrix.tolist(),
+            "particles": matrix.tolist(),
             "logits": (matrix * 0.9).tolist(),
             "probs": (matrix * 0.8).tolist(),
         },
@@ -82,5 +80,5 @@ def write_run(directory: Path, cells: list[dict[str, Any]]) -> Path:
     store = Store(directory)
     store.prepare()
     for number, cell in enumerate(cells):
-        store.write_cell(f"{number:04d}", decode(CellRecord, as_json(cell)))
+        store.write_cell(f"{number:04d}", CellRecord.model_validate(cell))
     return directory

@@ -109,7 +109,7 @@ def test_comparisons_use_only_the_cells_both_methods_have(summary_of):
     for order in range(10):
         for name, level in (("wpf", 0.7 if order < 5 else 0.3), ("gd", 0.6)):
             cell = make_cell(name, order, 0)
-            cell["scores"]["accuracy"][-1] = [level] * TASKS
+            cell["scores"]["particles"][-1] = [level] * TASKS
             cells += [cell] if name == "wpf" or order < 5 else []
     claim = verdict(summary_of(cells), "wpf", "gd", "average")
     assert claim.difference == pytest.approx(0.1)
@@ -132,15 +132,15 @@ def game_cell(method, order_index, **changes):
     final = returns_of(method, order_index).tolist()
     cell = {
         "benchmark": "procgen-lifelong",
-        "scenario": "starpilot",
+        "variant": "starpilot",
         "preset": "gpu",
         "method": method,
         "order_index": order_index,
         "order": order,
         "seed": 0,
-        "score_kind": "return",
+        "unit": "return",
         "particles": 8 if "+" in method else 1,
-        "scores": {"accuracy": [[None] * LEVELS] * LEVELS + [final]},
+        "scores": {"particles": [[None] * LEVELS] * LEVELS + [final]},
         "curves": {"step": [500.0, 1500.0, 2500.0], "return": [0.1, None, 0.3]},
     }
     return cell | changes
@@ -210,10 +210,10 @@ EXPERT |= {"returns": {"training": {"expert": MEASURED}}, "level_returns": [0.6,
 def clone(order, expert):
     rows = np.full((LEVELS + 1, LEVELS), 0.1)  # untrained 0.1, just learned 0.4, at the end 0.2
     rows[-1] = 0.2
-    cell = game_cell("bc", order, benchmark="procgen-bc", scenario="fruitbot", expert=expert)
+    cell = game_cell("bc", order, benchmark="procgen-bc", variant="fruitbot", expert=expert)
     for place, level in enumerate(cell["order"], start=1):
         rows[place, level] = 0.4
-    return cell | {"scores": {"accuracy": rows.tolist()}}
+    return cell | {"scores": {"particles": rows.tolist()}}
 
 
 def test_clones_are_measured_from_untrained_networks_to_the_expert(summary_of):

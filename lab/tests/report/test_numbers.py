@@ -17,7 +17,7 @@ from orderless_lab.report.page import render
 
 def final_scores(method, seeds=range(3), orders=range(10)):
     return np.array(
-        [[make_cell(method, o, s)["scores"]["accuracy"][-1] for o in orders] for s in seeds]
+        [[make_cell(method, o, s)["scores"]["particles"][-1] for o in orders] for s in seeds]
     )
 
 
@@ -44,7 +44,7 @@ def test_transfer_is_that_of_a_plain_loop_over_runs(full_summary):
     learned, gains, forgotten = [], [], []
     for order, seed in itertools.product(range(10), range(3)):
         cell = make_cell("gd", order, seed)
-        matrix = cell["scores"]["accuracy"]
+        matrix = cell["scores"]["particles"]
         for place, task in enumerate(cell["order"], start=1):
             learned.append(matrix[place][task])
             if place < TASKS:
@@ -142,13 +142,13 @@ def test_what_a_cell_lacks_is_null(summary_of):
         del cell[key]
     del cell["scores"]["logits"]
     cell["log_evidence"] = -math.inf
-    cell["scores"]["accuracy"][1:-1] = [[None] * TASKS] * (TASKS - 1)  # it learns in one stage
+    cell["scores"]["particles"][1:-1] = [[None] * TASKS] * (TASKS - 1)  # it learns in one stage
     summary = summary_of([cell])
     entry = summary.methods["joint"]
     json.loads(format_table(summary, "json"), parse_constant=pytest.fail)  # no NaN, no infinity
     for key in ("nll", "disagreement", "ess_final", "average_logits", "forgetting", "log_evidence"):
         assert entry[key] is None
-    assert entry["average"] == pytest.approx(np.mean(cell["scores"]["accuracy"][-1]))
+    assert entry["average"] == pytest.approx(np.mean(cell["scores"]["particles"][-1]))
 
 
 # ---------------------------------------------------------------------- one run, and several
@@ -183,7 +183,7 @@ def test_labels_of_one_run_are_not_those_of_another(write_cells):
 @pytest.mark.parametrize("order", [(4, 3, 2, 1, 0), (1, 0)])
 def test_runs_that_contradict_each_other_share_no_table(write_cells, order):
     count = len(order)
-    scores = {"accuracy": [[0.5] * count] * (count + 1)}
+    scores = {"particles": [[0.5] * count] * (count + 1)}
     other = make_cell("wpf", 1, 0, order=list(order), task_names=None, scores=scores)
     runs = [write_cells([make_cell("gd", 1, 0)], "one"), write_cells([other], "two")]
     with pytest.raises(ReportError, match="Order 1 of wpf"):

@@ -75,7 +75,7 @@ def test_identifiers_of_several_figures_are_kept_apart(full_summary):
 
 def test_a_hostile_name_stays_a_name(summary_of):
     names = [HOSTILE, "{{ script }}", "<!--<script>", "&lt;", "\ud800"]
-    changes = {"benchmark": HOSTILE, "preset": HOSTILE, "scenario": HOSTILE, "task_names": names}
+    changes = {"benchmark": HOSTILE, "preset": HOSTILE, "variant": HOSTILE, "task_names": names}
     changes |= {"command": HOSTILE, "device": HOSTILE, "versions": {HOSTILE: HOSTILE}}
     changes |= {"settings": {HOSTILE: HOSTILE}}
     page = render([summary_of([make_cell(HOSTILE, order, 0, **changes) for order in range(2)])])
@@ -94,7 +94,7 @@ def best_of(summary, column):
 
 
 def test_the_best_entry_is_marked_and_broken_or_joint_rows_win_nothing(summary_of):
-    ones = {"scores": {"accuracy": np.ones((TASKS + 1, TASKS)).tolist()}}
+    ones = {"scores": {"particles": np.ones((TASKS + 1, TASKS)).tolist()}}
     changes = {"wpf": {}, "gd": {}, "lwf+wpf": {}, "joint": ones, "ewc": ones | {"died_at": 3}}
     cells = [make_cell(name, o, 0, **changes[name]) for name in changes for o in range(3)]
     assert best_of(summary_of(cells), "average") == ["LwF + WPF"]
@@ -103,7 +103,7 @@ def test_the_best_entry_is_marked_and_broken_or_joint_rows_win_nothing(summary_o
 def test_a_matrix_is_the_mean_over_runs_by_place_in_the_order(summary_of):
     cells = [make_cell("gd", order, 0) for order in range(2)]
     expected = np.mean(
-        [np.array(cell["scores"]["accuracy"])[:, cell["order"]] for cell in cells], axis=0
+        [np.array(cell["scores"]["particles"])[:, cell["order"]] for cell in cells], axis=0
     )
     rows = [row for row in Elements(render([summary_of(cells)])).rows if row[0][0][:5] == "after"]
     shown = [[int(cell) for cell, _ in row[1:]] for row in rows]

@@ -76,7 +76,7 @@ def test_the_headline_names_the_best_row_and_the_filter_beside_one_network(ruled
 
 
 def test_a_row_that_broke_down_or_sees_all_tasks_or_lacks_runs_is_not_the_best(summary_of):
-    ones = {"scores": {"accuracy": np.ones((TASKS + 1, TASKS)).tolist()}}
+    ones = {"scores": {"particles": np.ones((TASKS + 1, TASKS)).tolist()}}
     cells = [make_cell(name, order, 0) for name in ("gd", "wpf") for order in range(3)]
     cells += [make_cell("joint", order, 0, **ones) for order in range(3)]
     cells += [make_cell("ewc", order, 0, **ones, died_at=3) for order in range(3)]
@@ -107,7 +107,7 @@ def test_a_row_that_never_learned_is_named_with_what_it_knew(summary_of):
     for name, learned in (("gd", 0.129), ("wpf", 0.9)):
         scores = np.full((TASKS + 1, TASKS), 0.1)
         scores[1:] = learned
-        cells += [make_cell(name, o, 0, scores={"accuracy": scores.tolist()}) for o in range(2)]
+        cells += [make_cell(name, o, 0, scores={"particles": scores.tolist()}) for o in range(2)]
     notes = summary_of(cells).notes
     (note,) = [note for note in notes if "raise lr or epochs" in note]
     assert "Gradient descent knew 13% (before: 10%) of a task right after training" in note
@@ -116,7 +116,7 @@ def test_a_row_that_never_learned_is_named_with_what_it_knew(summary_of):
 def test_rows_with_the_same_numbers_are_named(summary_of):
     cells = []
     for name, level in {"gd": 0.8, "si": 0.8, "wpf": 0.7}.items():
-        scores = {"accuracy": np.full((TASKS + 1, TASKS), level).tolist()}
+        scores = {"particles": np.full((TASKS + 1, TASKS), level).tolist()}
         cells += [make_cell(name, order, 0, scores=scores) for order in range(2)]
     (note,) = [note for note in summary_of(cells).notes if "same numbers" in note]
     assert "Gradient descent and SI" in note

@@ -22,7 +22,6 @@ from lab.tests.rl.toys import (
 )
 
 import orderless as ol
-from orderless_lab.experiments.policy import _figures, binned_returns
 from orderless_lab.rl import (
     PPO,
     Compact,
@@ -32,7 +31,9 @@ from orderless_lab.rl import (
 )
 from orderless_lab.rl.cloning import BehaviourCloning, play
 from orderless_lab.rl.transitions import read_transitions
-from orderless_lab.storage.typed import as_json
+from orderless_lab.runs.lifelong import binned_returns, figures_of
+from orderless_lab.runs.store import as_json
+from orderless_lab.suites.procgen import PROCGEN_LIFELONG
 
 LIFELONG, CLONING = "procgen-lifelong", "procgen-bc"
 
@@ -66,14 +67,14 @@ def test_a_lifelong_cell_is_ppo_level_after_level(tmp_path: Path) -> None:
         scores[level] = sum(means) / len(means) if means else running
     env.close()
 
-    assert record["scores"]["accuracy"][-1] == pytest.approx([scores[0], scores[1]])
+    assert record["scores"]["particles"][-1] == pytest.approx([scores[0], scores[1]])
     assert record["final_returns"] == [None if v is None else pytest.approx(v) for v in finals]
     assert any(value is not None for value in finals)
-    assert record["scores"]["accuracy"][:2] == [[None, None]] * 2
+    assert record["scores"]["particles"][:2] == [[None, None]] * 2
     assert_same_networks(run.filter.particles, particles)
     assert record["curves"]["step"] == pytest.approx([320 * (k + 0.5) / 3 for k in range(6)])
     assert record["trace"]["step"] == list(range(32, 641, 32))
-    assert record["score_kind"] == "return" and record["task_names"] == ["level 0", "level 1"]
+    assert record["unit"] == "return" and record["task_names"] == ["level 0", "level 1"]
     assert all(len(values) == 2 for values in record["plasticity"].values())
 
 
@@ -85,8 +86,8 @@ def test_the_order_of_levels_changes_nothing_but_the_order(tmp_path: Path) -> No
         record_of(tiny_cell("procgen-lifelong", "ppo", order, **options), tmp_path / str(order[0]))
         for order in ((0, 1), (1, 0))
     )
-    assert forth["scores"]["accuracy"][-1] == back["scores"]["accuracy"][-1]
-    assert forth["scores"]["accuracy"][-1][0] != forth["scores"]["accuracy"][-1][1]
+    assert forth["scores"]["particles"][-1] == back["scores"]["particles"][-1]
+    assert forth["scores"]["particles"][-1][0] != forth["scores"]["particles"][-1][1]
 
 
 def test_bins_are_equal_parts_of_the_steps() -> None:
@@ -120,7 +121,7 @@ def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
             rows[-1].append(play(filter, env, combine="accuracy", seed=0).mean)
     env.close()
 
-    assert np.array(record["scores"]["accuracy"]) == pytest.approx(np.array(rows))
+    assert np.array(record["scores"]["particles"]) == pytest.approx(np.array(rows))
     assert np.array(record["scores"]["probs"]).shape == (3, 2)
     assert_same_networks(run.filter.particles, particles)
     assert record["trace"]["step"] == list(range(1, 13))  # 6 batches of 16 on each level
@@ -155,7 +156,7 @@ def test_one_particle_or_no_penalty_is_plain_ppo(
 def test_every_kind_of_filter_plays(method: str, tmp_path: Path) -> None:
     record = record_of(tiny_cell(LIFELONG, method), tmp_path)
     assert record["particles"] == 2 and record["died_at"] is None
-    assert np.isfinite(record["scores"]["accuracy"][-1]).all()
+    assert np.isfinite(record["scores"]["particles"][-1]).all()
     assert len(record["trace"]["log_weight_value"]) == len(record["trace"]["step"])
 
 
@@ -164,7 +165,7 @@ def test_the_spread_of_log_weights_is_that_of_the_particles_left() -> None:
     alive = torch.tensor([True, True, False])
     log_weights = torch.where(alive, 0.5, 0.0).log().double()
     info = UpdateInfo(*[torch.zeros(3)] * 7, parts.double(), log_weights, alive)
-    spread = [_figures(info)[f"log_weight_{term}"] for term in ("policy", "value", "entropy")]
+    spread = [figures_of(info)[f"log_weight_{term}"] for term in ("policy", "value", "entropy")]
     assert spread == [1.0, 0.0, 2.0]
 
 
@@ -265,28 +266,29 @@ def test_a_clone_of_another_expert_begins_anew(tmp_path: Path) -> None:
 def test_networks_that_break_down_go_on_playing_as_they_were(tmp_path: Path) -> None:
     record = record_of(tiny_cell(LIFELONG, "ppo", adam_lr=1e30), tmp_path)
     assert record["died_at"] is not None
-    assert np.isfinite(record["scores"]["accuracy"][-1]).all()
+    assert np.isfinite(record["scores"]["particles"][-1]).all()
 
 
 # ---------------------------------------------------------------------- settings
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("benchmark", "change", "sentence"),
     [
-        ("levels=3000000000", "level must lie in 0..2147483646, got 3000000000"),
-        ("minibatches=7", "minibatches=7 must divide the rollout of 4 copies x 8 steps"),
-        ("transitions=5", "transitions=5 must fill a batch of 16"),
+        (LIFELONG, "levels=3000000000", "level must lie in 0..2147483646, got 3000000000"),
+        (LIFELONG, "minibatches=7", "minibatches=7 must divide the rollout of 4 copies x 8 steps"),
+        (CLONING, "transitions=5", "transitions=5 must fill a batch of 16"),
     ],
 )
-def test_bad_settings_are_named(change: str, sentence: str) -> None:
+def test_bad_settings_are_named(benchmark: str, change: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        TINY.with_text([change])
+        TINY[benchmark].with_text([change])
 
 
 def test_cyclic_orders_put_every_level_at_every_place() -> None:
-    assert TINY.sequences(3, 3) == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
+    settings = TINY[LIFELONG]
+    assert PROCGEN_LIFELONG.orders(3, 3, settings) == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
     with pytest.raises(ValueError, match="there are 3 cyclic orders of 3 levels, got permutations"):
-        TINY.sequences(3, 4)
-    random = TINY.changed(orders="random").sequences(3, 6)
+        PROCGEN_LIFELONG.orders(3, 4, settings)
+    random = PROCGEN_LIFELONG.orders(3, 6, settings.changed(orders="random"))
     assert len(set(random)) == 6

@@ -12,7 +12,7 @@ from lab.tests.rl.toys import GAME, tiny_expert
 from typer.testing import CliRunner
 
 from orderless.cli.main import app
-from orderless_lab.experiments.store import read_cell
+from orderless_lab.runs.store import read_cell
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def test_lifelong_learning_from_command_to_report(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "4 cells computed" in result.stdout  # two cyclic orders
     records = [read_cell(path) for path in sorted(out.glob("cells/*.json"))]
-    assert {record["scenario"] for record in records} == {"fruitbot"}
+    assert {record["variant"] for record in records} == {"fruitbot"}
     assert {tuple(record["order"]) for record in records} == {(0, 1), (1, 0)}
     assert records[0]["task_names"] == ["level 0", "level 3"]
     page = (out / "report.html").read_text()

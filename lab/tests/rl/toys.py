@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless_lab.experiments import Cell, Store
-from orderless_lab.experiments.benchmarks import find_benchmark
-from orderless_lab.experiments.grid import runner_of
 from orderless_lab.methods.learners.policy import PolicyLearner
-from orderless_lab.methods.presets import POLICY_PRESETS
 from orderless_lab.rl import PPO, Compact, PPOSettings, VectorEnvironment, policy_logits
 from orderless_lab.rl.experts import Expert, save_expert
-from orderless_lab.storage.typed import as_json
+from orderless_lab.runs import Cell, Store
+from orderless_lab.runs.store import as_json
+from orderless_lab.suites import find_suite
+from orderless_lab.suites.procgen import PROCGEN_BC, PROCGEN_LIFELONG
 
 
 class Corridor(VectorEnvironment):
@@ -110,18 +109,14 @@ def assert_same_networks(left: ol.Ensemble, right: ol.Ensemble) -> None:
 
 
 GAME = "fruitbot"  # untrained policies do not last long there
-TINY = POLICY_PRESETS["demo"].changed(
-    particles=2,
-    envs=4,
-    rollout=8,
-    minibatches=2,
-    steps_per_level=3 * 32,
-    bins=3,
-    transitions=96,
-    batch_size=16,
-    episodes=2,
-    fisher_samples=16,
-)
+PLAYED = {"envs": 4, "rollout": 8, "minibatches": 2, "steps_per_level": 3 * 32, "bins": 3}
+CLONED = {"transitions": 96, "batch_size": 16, "episodes": 2}
+TINY = {
+    "procgen-lifelong": PROCGEN_LIFELONG.preset("demo").settings.changed(
+        particles=2, fisher_samples=16, **PLAYED
+    ),
+    "procgen-bc": PROCGEN_BC.preset("demo").settings.changed(particles=2, **CLONED),
+}
 
 
 def tiny_expert(folder: Path, game: str = GAME, seed: int = 0) -> Path:
@@ -136,17 +131,17 @@ def tiny_expert(folder: Path, game: str = GAME, seed: int = 0) -> Path:
 
 
 def tiny_cell(benchmark: str, method: str, order: tuple[int, ...] = (1, 0), **changes: Any) -> Cell:
-    settings = TINY.changed(**changes)
+    usual = TINY[benchmark]
+    settings = usual.changed(**{key: v for key, v in changes.items() if key in usual.known()})
     return Cell(benchmark, GAME, "demo", method, 0, order, 0, settings)
 
 
 def make_run(cell: Cell, folder: Path, device: str = "cpu", **options: Any) -> Any:
     store = Store(folder / "run")
     store.prepare()
-    tasks = find_benchmark(cell.benchmark).scenario(
-        cell.scenario, cell.settings, cell.seed, str(folder), device
-    )
-    return runner_of(cell, tasks, store, **options)
+    suite = find_suite(cell.benchmark)
+    tasks = suite.load(cell.variant, cell.settings, cell.seed, str(folder), device)
+    return suite.runner(cell, tasks, store, **options)
 
 
 def record_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""Training on kept samples: no order of the tasks and no batching changes a bit."""
+
+import pytest
+import torch
+from lab.tests.toys import network as model
+from lab.tests.toys import points as scenario
+
+from orderless_lab.methods import METHODS, Setup
+from orderless_lab.suites import SupervisedSettings as Settings
+
+
+def learned(kind, order, batch=12):
+    settings = Settings(kept_share=0.5, kept_epochs=3, batch_size=8)
+    tasks = scenario(kind)
+    learner = METHODS["kept"].build(Setup(tasks, settings, lambda: model(tasks.outputs), 0))
+    for position, task in enumerate(order):
+        learner.begin_task(order[: position + 1])
+        x, y = tasks.train_set(task)
+        for rows in torch.arange(12).split(batch):
+            learner.learn(x[rows], y[rows])
+        learner.end_task()
+    return learner
+
+
+def same(a, b):
+    pairs = zip(a.filter.particles.parameters(), b.filter.particles.parameters(), strict=True)
+    return all(torch.equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("kind", ["domain", "task", "class"])
+def test_no_order_and_no_batching_changes_a_bit(kind):
+    first = learned(kind, [0, 1, 2])
+    assert same(learned(kind, [2, 0, 1]), first) and same(learned(kind, [1, 2, 0], batch=1), first)
+    assert not same(learned(kind, [0, 1]), first)
+
+
+def test_going_on_from_a_state_is_going_on():
+    first, again = learned("class", [0, 1]), learned("class", [2])
+    again.load_state_dict(first.state_dict())
+    again.seen = [0, 1]
+    for learner in (first, again):
+        learner.begin_task([0, 1, 2])
+        learner.learn(*learner.scenario.train_set(2))
+        learner.end_task()
+    assert same(first, again)
