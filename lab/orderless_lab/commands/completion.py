@@ -31,13 +31,13 @@ def methods(incomplete: str) -> list[str]:
 
 
 def benchmarks(incomplete: str) -> list[str]:
-    from ..suites.register import SUITES
+    from ..suites.registry import SUITES
 
     return matching(SUITES, incomplete)
 
 
 def presets(incomplete: str) -> list[str]:
-    from ..suites.register import SUITES
+    from ..suites.registry import SUITES
 
     names = [name for suite in SUITES.values() for name in suite.presets(suite.variants[0])]
     return matching(names, incomplete)
@@ -45,7 +45,7 @@ def presets(incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> list[str]:
     """Complete to `key=` of a setting."""
-    from ..suites.register import SUITES
+    from ..suites.registry import SUITES
 
     keys = {key for suite in SUITES.values() for key in suite.settings.known()}
     return matching([f"{key}=" for key in sorted(keys)], incomplete)

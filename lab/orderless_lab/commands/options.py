@@ -65,7 +65,7 @@ def check_workers(workers: int | None, checkpoint_every: float) -> None:
 
 def chosen_variant(benchmark: str, scenario: str | None, game: str | None) -> str | None:
     """The scenario or the game, whichever the benchmark has."""
-    from ..suites.register import find_suite
+    from ..suites.registry import find_suite
 
     given = {"scenario": scenario, "game": game}
     has = find_suite(benchmark).variant_name

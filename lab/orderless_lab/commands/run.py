@@ -66,7 +66,7 @@ def run(
     from ..runs.progress import RunProgress
     from ..runs.ray import Ray
     from ..runs.store import Store
-    from ..suites.register import find_suite
+    from ..suites.registry import find_suite
 
     if launcher not in ("local", "ray"):
         raise UserError(f"--launcher must be local or ray, got {launcher!r}")

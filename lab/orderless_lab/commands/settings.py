@@ -27,7 +27,7 @@ def settings(what: What = None, plugin: options.Plugin = None) -> None:
     """
     from ..methods import METHODS
     from ..methods.plugins import load_plugins
-    from ..suites.register import SUITES
+    from ..suites.registry import SUITES
 
     load_plugins(plugin or ())
     named = {name: suite for name, suite in SUITES.items() if what in (None, name)}

@@ -47,7 +47,7 @@ def tune(
     from ..runs.grid import Grid
     from ..runs.progress import RunProgress
     from ..runs.tuning import beyond, sweep
-    from ..suites.register import find_suite
+    from ..suites.registry import find_suite
 
     options.check_workers(workers, checkpoint_every)
     load_plugins(plugin or ())

@@ -144,9 +144,7 @@ class PolicySetup(Setup):
         """The learner of lifelong learning by PPO."""
         consolidation = None
         if ewc is not None:
-            consolidation = ewc.penalty(
-                filter.particles, ewc.ewc_strength, logits=policy_logits
-            )
+            consolidation = ewc.penalty(filter.particles, ewc.ewc_strength, logits=policy_logits)
         return PolicyLearner(
             self.scenario.environment(self.settings.envs),
             filter,

@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from ..paper.claims import evidence
-from ..suites.register import label_of
+from ..suites.registry import label_of
 from .columns import NUMBERS
 from .figures import drawn, svg
 from .frame import Row, matrix_of

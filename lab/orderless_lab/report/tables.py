@@ -8,7 +8,7 @@ import pandas as pd
 
 from orderless.text import MISSING, csv_cell, printable
 
-from ..suites.register import label_of
+from ..suites.registry import label_of
 from ..text import count, markdown, markdown_code
 from .columns import NUMBERS, written
 from .frame import Table, shared_settings

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,10 +20,10 @@ from orderless.errors import UserError
 from orderless.io import INVALID_STATE
 
 from ..methods.exact import ExactSettings
-from ..methods.registry import Method
+from ..methods.registry import Method, find_method
 from ..methods.settings import RunSettings
 from ..suites.base import Suite
-from ..suites.register import find_suite
+from ..suites.registry import find_suite
 from .cell import Cell, Table
 from .launch import Item, Job, Launcher, Listener, available_memory, launch
 from .record import CellRecord
@@ -167,7 +166,7 @@ class Grid:
         return factor * self.networks_bytes(method) + FIXED_BYTES
 
     def items(self, store: Store) -> list[Item]:
-        """The cells, those of slow methods first, with what a process needs to compute them."""
+        """The cells, with what a process needs to compute them."""
         command = self.command()
         needed = {name: self.bytes_needed(self.suite.method(name)) for name in self.methods}
         return [Item(cell, store.directory, command, needed[cell.method]) for cell in self.cells()]
@@ -219,8 +218,8 @@ def run_grids(
             refuse_too_large(grid, items)
         left = _prepared(grid, store, items, here, listener.say)
         missing += left
-    slow = [item for item in missing if find_suite(item.cell.benchmark).method(item.cell.method).slow]
-    missing = slow + [item for item in missing if item not in slow] if workers != 1 else missing
+    if workers != 1:  # those that take longest first
+        missing.sort(key=lambda item: not find_method(item.cell.method).slow)
     listener.begin(total - len(missing), total)
     computed = 0
     finished = (
@@ -268,9 +267,7 @@ def _unfinished(grid: Grid, store: Store, items: Sequence[Item]) -> list[Item]:
                 f"{store.cell_path(name)} makes no sense ({error!r}): delete it"
             ) from None
         if problem is not None:
-            raise StoreError(
-                f"{store.directory} holds {name} {problem}: choose another --out"
-            )
+            raise StoreError(f"{store.directory} holds {name} {problem}: choose another --out")
     return [item for item in items if item.cell.name not in finished]
 
 

@@ -20,7 +20,7 @@ import torch
 from orderless.ensemble.precision import one_thread, same_kernels
 
 from ..methods.plugins import load_plugins
-from ..suites.register import find_suite
+from ..suites.registry import find_suite
 from .cell import Cell
 from .record import CellRecord
 from .store import Store, StoreError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ Setting = StrictBool | Whole | Finite | str | None
 
 
 class Recorded(BaseModel):
-    """What is read from JSON: every value is of its type, and keys that nobody knows are ignored."""
+    """What is read from JSON: values are of their types, keys that nobody knows are ignored."""
 
     model_config = ConfigDict(frozen=True)
 

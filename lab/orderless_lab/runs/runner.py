@@ -17,7 +17,7 @@ from orderless.filters import ParticleFilter
 from orderless.io import INVALID_STATE
 
 from ..methods import Setup, find_method
-from ..suites.register import find_suite
+from ..suites.registry import find_suite
 from .cell import Cell
 from .record import CellRecord, Row
 from .scoring import displacement, finite, loss_areas, plasticity, stacked
@@ -121,7 +121,8 @@ class CellRunner(ABC):
 
     def _groups(self) -> list[dict[str, Any]]:
         """The parameter groups of the filter's optimizer, if it has one."""
-        return getattr(getattr(self.learner.filter, "optimizer", None), "param_groups", [])
+        optimizer = getattr(getattr(self.learner, "filter", None), "optimizer", None)
+        return getattr(optimizer, "param_groups", [])
 
     def _set_rates(self) -> None:
         """Set the learning rates of a stage: one that falls gives every task about equal say."""

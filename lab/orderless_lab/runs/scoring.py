@@ -25,7 +25,7 @@ SAMPLES = 512  # for the measurement of plasticity
 
 @dataclass
 class TaskScore:
-    """One task's scores: shares of correct answers by combination; nll, ece and labels of the mixture."""
+    """Shares of correct answers by combination; nll, ece and labels of the mixture."""
 
     correct: dict[str, float]
     nll: float
@@ -38,8 +38,8 @@ def count_correct(
 ) -> tuple[NDArray[np.float64], Tensor]:
     """Correct predictions of a batch for each of `COMBINES`, and the mixture's probabilities.
 
-    `particles` is the weighted mean of the particles' own counts; `logits` and `probs` are of their weighted
-    mean outputs and probabilities.
+    `particles` is the weighted mean of the particles' own counts; `logits` and `probs` are of
+    their weighted mean outputs and probabilities.
     """
     own = (outputs.argmax(-1) == y).double().sum(1)
     probabilities = filter.average(outputs.softmax(-1), weights)

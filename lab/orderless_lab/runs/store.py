@@ -208,6 +208,7 @@ class Store:
                     read(path)
             except ValueError:
                 set_aside(path)
+                self.cell_path(name).unlink(missing_ok=True)  # no record without its snapshots
 
     def write_cell(self, name: str, record: object) -> None:
         """Write the record of a finished cell, and delete its checkpoints."""

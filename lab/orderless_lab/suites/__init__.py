@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from orderless.tasks import Task
 
     from .base import Outline, Preset, Suite
-    from .register import SUITES, find_suite, register
+    from .registry import SUITES, find_suite, register
     from .scenario import Scenario
     from .sentences import Intents
     from .splits import SplitCIFAR100, SplitMNIST

@@ -34,7 +34,7 @@ def test_one_flipped_byte_in_a_data_file_is_refused(no_data, monkeypatch):
             data += array.astype(np.uint8).tobytes()
             (raw / f"{part}-{name}").write_bytes(data)
             sums[f"{part}-{name}"] = ("", hashlib.md5(data).hexdigest())
-    monkeypatch.setattr("orderless_lab.scenarios.datasets.MNIST_MD5S", sums)
+    monkeypatch.setattr("orderless_lab.datasets.load.MNIST_MD5S", sums)
     full = ["--set", "source=full", "--data-dir", no_data, "--methods", "gd"]
     run("run", "splitmnist", *SMALL, *full, "--out", no_data / "a")
 

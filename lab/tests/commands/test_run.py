@@ -7,7 +7,7 @@ from tests.cli.commands import refused, run
 from typer.testing import CliRunner
 
 from orderless.cli.main import app
-from orderless_lab.methods.presets import PRESETS
+from orderless_lab.suites import find_suite
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,10 @@ from orderless_lab.methods.presets import PRESETS
         ("mnist", ["'mnist'", "splitmnist"]),
         ("splitmnist --methods gd,sgd", ["'sgd'", "wpf"]),
         ("splitmnist --methods ,", ["at least one method"]),
-        ("splitmnist --methods ewc-tuned", ["ewc-tuned", "strength"]),
-        ("splitmnist --gpus-per-cell 0.5", ["--gpus-per-cell", "local"]),
+        ("splitmnist --methods wfp", ["'wfp'", "did you mean 'wpf'"]),
+        ("splitmnist --game starpilot", ["--game", "splitmnist"]),
+        ("splitmnist --shard 3/2", ["--shard", "'3/2'"]),
+        ("splitmnist --gpus-per-cell 0.5", ["--gpus-per-cell", "ray"]),
         ("splitmnist --preset x", ["'x'", "demo"]),
         ("splitmnist --scenario x", ["'x'", "domain"]),
         ("splitmnist --device tpu", ["'tpu'", "cuda"]),
@@ -26,8 +28,8 @@ from orderless_lab.methods.presets import PRESETS
         ("splitmnist --workers 0", ["--workers", "got 0"]),
         ("splitmnist --checkpoint-every -1", ["--checkpoint-every", "at least 0"]),
         ("splitmnist --set lr=-1", ["lr", "-1"]),
-        ("splitmnist --set speed=3", ["speed=3", "adam_lr"]),
-        ("splitmnist --set batch_size=x", ["batch_size", "'x'"]),
+        ("splitmnist --set speed=3", ["'speed'", "orderless settings"]),
+        ("splitmnist --set batch_size=x", ["batch_size=x"]),
         ("splitmnist --out /dev/null/x", ["/dev/null/x", "Not a directory"]),
     ],
 )
@@ -54,7 +56,7 @@ def test_memory_that_runs_out_is_a_sentence_and_a_fault_of_a_program_is_not(tmp_
     def fails(*arguments, **options):
         raise RuntimeError(reason)
 
-    monkeypatch.setattr("orderless_lab.experiments.run_grid", fails)
+    monkeypatch.setattr("orderless_lab.runs.grid.run_grids", fails)
     monkeypatch.setattr("orderless_lab.rl.experts.ExpertTraining", fails)
     command = ["run", "splitmnist", "--preset", "demo", "--out", str(tmp_path)]
     reason = "DefaultCPUAllocator: can't allocate memory: you tried to"
@@ -76,7 +78,8 @@ def test_a_second_run_computes_nothing_and_writes_the_same_report(finished):
 def test_other_settings_are_refused(finished):
     more = ["--set", "lr=0.5", "--methods", "gd", "--out", finished]
     said = refused("run", "splitmnist", *SMALL, *more)
-    assert f"with lr={PRESETS['demo'].lr}, not 0.5: choose another --out" in said
+    usual = find_suite("splitmnist").preset("demo").settings.lr
+    assert f"with lr={usual}, not 0.5: choose another --out" in said
 
 
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path):
@@ -112,8 +115,20 @@ def test_an_empty_name_is_not_the_current_folder(words, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_name_the_values_of_benchmarks_and_games_that_have_their_own():
+def test_settings_are_told_for_a_method_a_benchmark_and_a_preset():
+    said = run("settings", "gd").stdout
+    assert "\n  lr=0.001\n      SGD's learning rate" in said and "particles" not in said
+    assert "exact_features=2048" in run("settings", "splitmnist").stdout
     said = run("settings", "table1").stdout
-    assert "\n  lr=0.001 (splitmnist: 0.003; splitcifar100: 0.01)\n" in said
-    assert "\n  batch_size=128\n" in said
-    assert "levels=0-2 (starpilot: 8,9,16; fruitbot: 5,18,19" in run("settings", "gpu").stdout
+    assert "\n  lr=0.003\n" in said and "\n  lr=0.01\n" in said  # of two benchmarks
+    assert "levels=8,9,16" in run("settings", "gpu").stdout
+    assert "did you mean 'table1'" in refused("settings", "tabel1")
+
+
+@pytest.mark.slow
+def test_parts_of_a_run_are_put_together_by_the_report(tmp_path):
+    words = ["run", "splitmnist", *SMALL, "--methods", "gd,ewc,er", "--out", tmp_path]
+    for part, count in (("1/2", 2), ("2/2", 1)):
+        assert f"{count} cells computed" in run(*words, "--shard", part).stdout
+        assert not (tmp_path / "report.html").exists()
+    assert "0 cells computed" in run(*words).stdout and (tmp_path / "report.html").exists()

@@ -52,14 +52,14 @@ def test_learning_leaves_the_next_cells_networks_alone():
 
 def test_perturbed_particles_surround_one_network():
     fresh = METHODS["gd"].build(setup()).filter.particles
-    near = METHODS["wpf"].build(setup(init="perturb", pertuexact_high=0.01)).filter.particles
+    near = METHODS["wpf"].build(setup(init="perturb", perturb_high=0.01)).filter.particles
     for key, value in near.state_dict().items():
         assert not torch.equal(value[0], value[1])
         assert (value - fresh.state_dict()[key]).abs().max() < 0.06  # 6 deviations
 
 
 def test_fresh_particles_with_noise_surround_networks_of_their_own():
-    options = {"init": "fresh+noise", "pertuexact_low": 0.01, "pertuexact_high": 0.01}
+    options = {"init": "fresh+noise", "perturb_low": 0.01, "perturb_high": 0.01}
     fresh = METHODS["wpf"].build(setup()).filter.particles.state_dict()
     near = METHODS["wpf"].build(setup(**options)).filter.particles.state_dict()
     for key, value in near.items():

@@ -13,7 +13,6 @@ from orderless.ensemble.precision import one_thread
 from orderless_lab.runs import Grid, Store, run_grid
 from orderless_lab.runs import launch as launching
 from orderless_lab.runs.launch import Done, Item, Job, automatic_workers, cgroup_limits
-from orderless_lab.suites import find_suite
 
 
 def items(count: int, bytes_needed: int = 1) -> list[Item]:
@@ -62,7 +61,7 @@ def test_memory_is_what_the_control_group_allows(tmp_path, monkeypatch):
 
 def test_a_method_needs_the_memory_of_its_own_networks():
     grid = Grid.plan("splitcifar100", "table1", methods="gd,wpf,exact")
-    gd, wpf, exact = (grid.bytes_needed(find_suite("splitcifar100").method(m)) for m in grid.methods)
+    gd, wpf, exact = (grid.bytes_needed(grid.suite.method(name)) for name in grid.methods)
     assert gd < 2**30 < 10 * 2**30 < wpf
     assert 8 * 2048**2 * 8 < exact < 4 * 2**30
 

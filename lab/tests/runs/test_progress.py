@@ -38,6 +38,7 @@ def test_on_a_terminal_there_is_one_line_for_all(monkeypatch):
         progress.begin(1, 3)
         now[0] += 1.0
         progress.start(tiny_cell("wpf"))
+        now[0] += 1.0
         for _ in range(60):
             progress.tick(1)
         progress.done(tiny_cell("wpf"), record())

@@ -23,7 +23,7 @@ from orderless_lab.runs import Grid, Store, run_grid
 from orderless_lab.suites import Scenario, Task
 from orderless_lab.suites import SupervisedSettings as Settings
 from orderless_lab.suites.own import as_scenario
-from orderless_lab.suites.register import own_suite
+from orderless_lab.suites.registry import own_suite
 
 PAGE = Path(__file__).parents[3] / "docs" / "your-own-data.md"
 NUMBER = itertools.count()

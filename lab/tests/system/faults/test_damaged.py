@@ -9,6 +9,7 @@ from lab.tests.toys import tiny_grid
 
 from orderless import io as storage
 from orderless_lab.runs import Store, run_grid
+from orderless_lab.runs.launch import Listener
 from orderless_lab.runs.store import DamagedFile, read_cell
 
 METHODS = ("wpf", "er", "ewc+wpf")  # the first has snapshots
