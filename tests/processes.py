@@ -1,7 +1,8 @@
 """Processes that begin with everything loaded: forked by one that has imported it once.
 
 So that a test of what processes do does not pay seconds of imports for each of them. That those
-which import everything themselves do the same is tested in `lab/tests/system/faults/test_killed.py`.
+which import everything themselves do the same is tested in
+`lab/tests/system/faults/test_killed.py`.
 """
 
 from __future__ import annotations

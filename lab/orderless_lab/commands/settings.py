@@ -31,11 +31,7 @@ def settings(what: What = None, plugin: options.Plugin = None) -> None:
 
     load_plugins(plugin or ())
     named = {name: suite for name, suite in SUITES.items() if what in (None, name)}
-    presets = {
-        suite: suite.preset(what)
-        for suite in SUITES.values()
-        if what in suite.presets(suite.variants[0])
-    }
+    presets = [suite for suite in SUITES.values() if what in suite.presets(suite.variants[0])]
     if what in METHODS:
         found = METHODS[what]
         typer.echo(f"{what}: {found.description}\n")
@@ -47,7 +43,8 @@ def settings(what: What = None, plugin: options.Plugin = None) -> None:
             typer.echo(f"{name}: {suite.description}\n")
             show(suite.settings(), suite.settings.known())
     elif presets:
-        for suite, preset in presets.items():
+        for suite in presets:
+            preset = suite.preset(what)
             count = f"{preset.orders} orders, {preset.seeds} seeds"
             typer.echo(f"Preset {what} of {suite.name}: {count}\n")
             show(preset.settings, suite.settings.known())

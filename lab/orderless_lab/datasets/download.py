@@ -8,10 +8,9 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
 
 from orderless.errors import DataError
-from orderless.io import new_file
+from orderless.io import write_atomically
 
 from .formats import MD5, md5_of
 
@@ -24,10 +23,6 @@ _NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutErro
 
 # Errors of `tarfile` for a broken archive; the last two for links to nothing or to themselves.
 _UNREADABLE = (tarfile.TarError, EOFError, ValueError, KeyError, RecursionError)
-
-
-class _WrongBytes(Exception):
-    """What came is not the file that was asked for."""
 
 
 def download(
@@ -45,42 +40,36 @@ def download(
     reason = "no address was given"
     for url in [url for url in urls for _ in range(attempts)]:
         try:
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            with new_file(destination) as file:
-                found = _copy(url, file, destination.name, progress)
-                if found != md5:
-                    raise _WrongBytes(f"the MD5 of what came from {url} is {found}, not {md5}")
-            return destination
+            content = _receive(url, destination.name, progress)
         except _NETWORK_ERRORS as error:
             reason = f"{url} failed with {error}"
-        except _WrongBytes as error:
-            reason = str(error)
-        except OSError as error:
-            raise _cannot_write(destination, error) from error
+            continue
+        found = MD5(content).hexdigest()
+        if found == md5:
+            try:
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(destination, content)
+            except OSError as error:
+                raise _cannot_write(destination, error) from error
+            return destination
+        reason = f"the MD5 of what came from {url} is {found}, not {md5}"
     raise DataError(f"{destination.name} could not be downloaded: {reason}.")
 
 
-def _copy(url: str, file: IO[bytes], name: str, progress: Progress | None) -> str:
-    """Copy what an address sends to a file; returns its MD5."""
+def _receive(url: str, name: str, progress: Progress | None) -> bytes:
+    """All bytes that an address sends."""
     request = urllib.request.Request(url, headers={"User-Agent": "orderless"})
-    digest = MD5()
-    done = 0
+    content = bytearray()
     with urllib.request.urlopen(request, timeout=_PATIENCE) as response:
         length = response.headers.get("Content-Length")
-        while chunk := _read(response):
-            file.write(chunk)
-            digest.update(chunk)
-            done += len(chunk)
+        total = None if length is None else int(length)
+        while chunk := response.read(_CHUNK):
+            content += chunk
             if progress is not None:
-                progress(name, done, None if length is None else int(length))
-    return digest.hexdigest()
-
-
-def _read(response: http.client.HTTPResponse) -> bytes:
-    try:
-        return response.read(_CHUNK)
-    except OSError as error:  # not to be confused with an OSError of the disk
-        raise ConnectionError(str(error)) from error
+                progress(name, len(content), total)
+    if total is not None and len(content) < total:
+        raise ConnectionError("the connection was lost")
+    return bytes(content)
 
 
 def _cannot_write(path: Path, error: OSError) -> DataError:

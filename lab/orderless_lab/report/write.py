@@ -5,7 +5,6 @@ from pathlib import Path
 
 from orderless.io import write_atomically
 
-from ..text import file_name
 from .figures import drawn, plain, png
 from .frame import ReportError, Run, load
 from .page import render
@@ -54,7 +53,7 @@ def write_report(
             except ReportError as error:  # the report is written without this figure
                 warnings.warn(f"The particles of {path.name} are not drawn: {error}", stacklevel=2)
             else:
-                contents[f"figure1-{file_name(path.stem)}.png"] = png(figure)
+                contents[f"figure1-{path.stem}.png"] = png(figure)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():

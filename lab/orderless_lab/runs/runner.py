@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from orderless.ensemble import Ensemble
+from orderless.errors import UserError
 from orderless.filters import ParticleFilter
 from orderless.io import INVALID_STATE
 
@@ -76,6 +77,9 @@ class CellRunner(ABC):
         network = self.suite.network(tasks, cell.settings)
         self.setup = self.setup_type(tasks, cell.settings, network, self.seed)
         self.learner = find_method(cell.method).build(self.setup)
+        if not hasattr(self.learner, "filter"):
+            kind = type(self.learner).__name__
+            raise UserError(f"the method {cell.method!r} must build a learner, got {kind}")
         self._rates = [float(group["lr"]) for group in self._groups()]
         self.stages = self._plan()
         self.progress = self.progress_type()
@@ -121,8 +125,7 @@ class CellRunner(ABC):
 
     def _groups(self) -> list[dict[str, Any]]:
         """The parameter groups of the filter's optimizer, if it has one."""
-        optimizer = getattr(getattr(self.learner, "filter", None), "optimizer", None)
-        return getattr(optimizer, "param_groups", [])
+        return getattr(getattr(self.learner.filter, "optimizer", None), "param_groups", [])
 
     def _set_rates(self) -> None:
         """Set the learning rates of a stage: one that falls gives every task about equal say."""

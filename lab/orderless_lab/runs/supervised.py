@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from orderless.ensemble import Ensemble
-from orderless.errors import UserError
 
 from ..methods import find_method
 from ..methods.learners import ContinualLearner
@@ -26,9 +25,6 @@ class SupervisedRunner(CellRunner):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        if not isinstance(self.learner, ContinualLearner):
-            kind = type(self.learner).__name__
-            raise UserError(f"the method {self.cell.method!r} must build a learner, got {kind}")
         # snapshots of one cell are enough, and need the scores after every task
         method = find_method(self.cell.method)
         first = self.cell.order_index == self.cell.seed == 0

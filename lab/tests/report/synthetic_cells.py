@@ -8,6 +8,7 @@ import numpy as np
 
 from orderless_lab.runs import Store
 from orderless_lab.runs.record import CellRecord
+from orderless_lab.runs.store import as_json
 
 TASKS = 5
 # method -> (mean accuracy, effect of the order, effect of the seed)
@@ -80,5 +81,5 @@ def write_run(directory: Path, cells: list[dict[str, Any]]) -> Path:
     store = Store(directory)
     store.prepare()
     for number, cell in enumerate(cells):
-        store.write_cell(f"{number:04d}", CellRecord.model_validate(cell))
+        store.write_cell(f"{number:04d}", CellRecord.model_validate(as_json(cell)))
     return directory
