@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from orderless.cli.options import PATH, Workers, option, word
+from orderless.cli.options import PATH, option, word
 
 from . import completion, options
 
@@ -27,7 +27,7 @@ def tune(
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, option("Run directory [runs/tune-...].", **PATH)] = None,
-    workers: Workers = None,
+    workers: options.Workers = None,
     checkpoint_every: options.CheckpointEvery = 60.0,
     plugin: options.Plugin = None,
     changes: options.Changes = None,
