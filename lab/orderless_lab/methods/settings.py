@@ -131,7 +131,7 @@ class RunSettings(Settings):
     @classmethod
     def models(cls) -> list[type[Settings]]:
         """The settings of the methods of these suites."""
-        found = (METHODS[name].settings for name in cls.family)
+        found = (METHODS[name].settings for name in cls.family if name in METHODS)
         return list(dict.fromkeys(model for model in found if model is not None))
 
     @classmethod
