@@ -210,6 +210,7 @@ def run_grids(
     missing: list[Item] = []
     total = 0
     for grid, store in grids:
+        grid.suite.release()
         items = [item._replace(command=with_plugins(item.command, plugins))
                  for item in grid.items(store)]  # fmt: skip
         items = items[shard[0] - 1 :: shard[1]]

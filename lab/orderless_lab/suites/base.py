@@ -95,9 +95,13 @@ class Suite(ABC):
         """As `load`; what was loaded last is kept."""
         key = (variant, settings, settings.seed_of_tasks(seed), root, device)
         if self._loaded is None or self._loaded[0] != key:
-            self._loaded = None
+            self.release()  # before others take memory
             self._loaded = (key, self.load(variant, settings, key[2], root, device))
         return self._loaded[1]
+
+    def release(self) -> None:
+        """Forget the tasks that were loaded last: their files may have changed."""
+        self._loaded = None
 
     def prepare(self, tasks: Any, say: Callable[[str], None]) -> None:  # noqa: B027  (optional)
         """Prepare what all cells need, before the first is computed."""
