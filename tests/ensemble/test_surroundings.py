@@ -96,13 +96,13 @@ def test_loops_over_layers_reach_them() -> None:
     assert not moved()
     particles.apply(lambda m: nn.init.zeros_(m.weight) if isinstance(m, nn.Linear) else None)
     assert not particles.get_parameter("3.weight").any()
-    with pytest.raises(RuntimeError, match="cannot run for several particles at once"):
-        torch.optim.swa_utils.update_bn([torch.ones(4, 6)], particles)  # momentum=None
     seen = []
     particles.get_submodule("3").register_forward_hook(lambda m, x, y: seen.append(y.shape))
     particles(torch.ones(5, 6))
     assert seen == [(5, 3)]
     assert "Linear(in_features=6, out_features=8, bias=True)" in repr(particles)
+    with pytest.raises(RuntimeError, match="cannot run for several particles at once"):
+        torch.optim.swa_utils.update_bn([torch.ones(4, 6)], particles)  # momentum=None
 
 
 class Stateful(nn.Module):
