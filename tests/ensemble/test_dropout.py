@@ -81,17 +81,6 @@ def test_a_particle_draws_the_same_mask_in_any_company(chunk_size) -> None:
         assert torch.equal(one(ZERO), expected[:1])
 
 
-def test_gradients_use_the_mask_of_the_forward_pass() -> None:
-    for chunk_size in (None, 2):
-        particles = ol.Ensemble(
-            lambda: nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5)), 5, chunk_size=chunk_size
-        )
-        out = particles(torch.ones(3, 6))
-        out.sum().backward()
-        kept = (out != 0).float() * 2
-        torch.testing.assert_close(particles.get_parameter("0.bias").grad, kept.sum(1))
-
-
 def test_evaluation_mode_drops_nothing_and_draws_nothing() -> None:
     particles = masks(nn.Dropout(0.5), SHAPE)
     first = particles(ZERO)
@@ -121,13 +110,6 @@ def test_whole_channels_are_dropped(layer: nn.Module, shape: tuple[int, ...], le
     share = (out[..., 0].flatten(1) == highest).float().mean(1)
     assert ((share - 0.5).abs() < 5 * (0.25 / share.numel() / 50) ** 0.5 + 0.1).all()
     assert len(out.flatten(1).unique(dim=0)) == 4
-
-
-def test_dropout2d_takes_three_dimensions_as_torch_does() -> None:
-    """[B, C, L], not [C, H, W]."""
-    out = masks(nn.Dropout2d(0.5), (8, 50, 7))(ZERO).detach()
-    assert (out == out[..., :1]).all()
-    assert len(out[0, 0, :, 0].unique()) == 2
 
 
 def test_alpha_dropout_keeps_mean_and_variance() -> None:
@@ -188,19 +170,6 @@ MAKERS = {
     "causal": lambda: Scaled(True),
     "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 8, dropout=0.5, batch_first=True),
 }
-
-
-@pytest.mark.parametrize("drop", [F.dropout, F.alpha_dropout])
-def test_dropout_in_place_changes_its_input(drop):
-    class InPlace(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = super().forward(x)
-            drop(y, 0.5, training=self.training, inplace=True)
-            return y
-
-    particles, x = ol.Ensemble(lambda: InPlace(3, 50), 2), torch.randn(4, 3)
-    outputs = particles(x)
-    assert (outputs != particles.eval()(x)).float().mean() > 0.3
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -67,13 +67,6 @@ def test_perturbed_particles_are_a_network_plus_noise_of_a_random_radius() -> No
     assert torch.equal(particles.get_buffer("1.running_var"), torch.ones(n, 40))
 
 
-def test_perturbing_fresh_networks_adds_the_same_noise_to_each_its_own() -> None:
-    fresh = ol.Ensemble(network, 5)
-    both = ol.Ensemble(network, 5, ol.Perturb(0.1, 0.1, base="fresh"))
-    noise = (both.get_parameter("2.weight") - fresh.get_parameter("2.weight")).detach()
-    assert noise.std().item() == pytest.approx(0.1, rel=0.05)
-
-
 def test_perturbing_nothing_is_the_network_itself() -> None:
     one = ol.Ensemble(network, 1).state_dict()
     for name, tensor in ol.Ensemble(network, 4, ol.Perturb(0.0, 0.0)).state_dict().items():
@@ -91,18 +84,6 @@ def test_a_function_that_hands_out_one_network_again_and_again() -> None:
     torch.testing.assert_close(noise.std(1), torch.full((4,), 0.01), rtol=0.2, atol=0)
 
 
-def test_tied_weights_are_perturbed_once() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(50, 50), nn.Linear(50, 50)
-            self.b.weight = self.a.weight
-
-    base = ol.Ensemble(Tied, 1).get_parameter("a.weight")
-    particles = ol.Ensemble(Tied, 3, ol.Perturb(0.1, 0.1))
-    assert (particles.get_parameter("b.weight") - base).std().item() == pytest.approx(0.1, rel=0.05)
-
-
 def test_a_template_is_initialised_as_its_constructor_would() -> None:
     """Attention sets the bias of its own output layer to 0 after that layer's initialiser."""
     template = nn.MultiheadAttention(8, 2)
@@ -118,8 +99,3 @@ def test_a_template_is_initialised_as_its_constructor_would() -> None:
 def test_impossible_radii_are_named(low: float, high: float) -> None:
     with pytest.raises(ValueError, match=f"low={low}, high={high}"):
         ol.Perturb(low, high)
-
-
-def test_an_unknown_base_is_named() -> None:
-    with pytest.raises(ValueError, match="got 'two'"):
-        ol.Perturb(base="two")

@@ -53,18 +53,6 @@ def test_neighbours_are_uncorrelated(axis: str) -> None:
         assert lagged[0, 1].abs() < 5 / rows.numel() ** 0.5
 
 
-def test_first_numbers_of_many_particles_are_uniform_too() -> None:
-    u = random.uniform(keys(n=20_000), ()).double()
-    assert stats.kstest(u.numpy(), "uniform").pvalue > 1e-3
-    assert torch.corrcoef(torch.stack([u[:-1], u[1:]]))[0, 1].abs() < 5 / 20_000**0.5
-
-
-def test_keys_rarely_collide() -> None:
-    many = torch.cat([keys(draw=draw, n=1000) for draw in range(30)])
-    # 30,000 keys among 2^32: 0.1 collisions expected
-    assert len(many.unique()) >= len(many) - 2
-
-
 @pytest.mark.parametrize("seed", [-1, -2, 1 << 31, 1 << 32, (1 << 32) | 1, (1 << 63) - 1])
 def test_every_seed_is_another_one(seed: int) -> None:
     for other in (0, 1, 2):

@@ -95,16 +95,6 @@ def test_a_closure_that_fails_before_the_move_leaves_everything_as_before(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_after_a_failure_it_goes_on_as_if_nothing_had_happened(optimizer: str) -> None:
-    disturbed, undisturbed = trained(optimizer), trained(optimizer)
-    with pytest.raises(ZeroDivisionError):
-        disturbed.step([lambda: cross_entropy(disturbed.particles(X), Y), lambda: 1 / 0])
-    for pf in (disturbed, undisturbed):
-        pf.step(lambda pf=pf: cross_entropy(pf.particles(X), Y))
-    assert_identical(whole_state(disturbed), whole_state(undisturbed))
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_loss_of_something_else_is_refused(optimizer: str) -> None:
     pf = trained(optimizer)
     other = torch.ones(4, requires_grad=True)

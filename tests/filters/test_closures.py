@@ -94,30 +94,6 @@ def test_torchs_own_random_numbers_are_repeated_and_then_go_on() -> None:
     assert drawn == [expected[0], expected[0], expected[1], expected[1]]
 
 
-def test_batch_norm_learns_its_statistics_once_per_step() -> None:
-    weighted, averaging = ol.Ensemble(cnn, 3), ol.Ensemble(cnn, 3)
-    filters = [
-        ol.WeightedParticleFilter(weighted, sgd(weighted)),  # looks twice
-        ol.AveragingParticles(averaging, sgd(averaging)),  # looks once
-    ]
-    for x, y in batches(3, (4, 2, 8, 8)):
-        for pf in filters:
-            pf.step(lambda pf=pf, x=x, y=y: cross_entropy(pf.particles(x), y))
-    buffers = weighted.particle_buffers()
-    assert buffers["1.num_batches_tracked"].tolist() == [3, 3, 3]
-    for name, buffer in averaging.particle_buffers().items():
-        assert torch.equal(buffers[name], buffer)
-
-
-def test_the_second_evaluation_uses_batch_statistics() -> None:
-    particles = ol.Ensemble(cnn, 2).double()
-    x, y = next(batches(1, (4, 2, 8, 8), torch.float64))
-    pf = ol.WeightedParticleFilter(particles, sgd(particles))
-    info = pf.step(lambda: cross_entropy(particles(x), y))
-    moved = torch.stack([F.cross_entropy(particles[i](x), y) for i in range(2)])
-    torch.testing.assert_close(info.loss_after, moved.detach(), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
 def test_gradients_see_the_penalty_and_weights_do_not(weighting: str) -> None:
     """x moves by loss + penalty; log w falls by the loss at both ends of that move."""
@@ -171,16 +147,6 @@ def test_a_penalty_may_use_the_closures_outputs(weighting: str) -> None:
     torch.testing.assert_close(pf.log_weights, other.log_weights, rtol=0, atol=1e-12)
 
 
-def test_a_constant_penalty_is_reported_and_moves_nothing() -> None:
-    with_penalty, without = ol.Ensemble(mlp, 3), ol.Ensemble(mlp, 3)
-    for particles, penalty in ((with_penalty, lambda: torch.ones(3)), (without, None)):
-        pf = ol.WeightedParticleFilter(particles, sgd(particles))
-        info = pf.step(lambda p=particles: cross_entropy(p(X), Y), penalty=penalty)
-        assert (info.penalty is None) == (penalty is None)
-    for name, tensor in without.state_dict().items():
-        assert torch.equal(with_penalty.state_dict()[name], tensor)
-
-
 def test_consolidations_see_the_gradient_and_the_move() -> None:
     particles = ol.Ensemble(mlp, 3)
     seen = []
@@ -219,20 +185,6 @@ def test_autocast_inside_a_closure_is_fine() -> None:
     torch.testing.assert_close(info.loss_before, full.detach(), rtol=0.05, atol=0.05)
 
 
-def test_bf16_precision_trains_float32_parameters() -> None:
-    particles = ol.Ensemble(mlp, 3, precision="bf16")
-    exact = ol.Ensemble(mlp, 3)
-    for p in (particles, exact):
-        pf = ol.WeightedParticleFilter(p, sgd(p))
-        for x, y in batches(3):
-            pf.step(lambda p=p, x=x, y=y: cross_entropy(p(x), y))
-    assert particles(X).dtype == torch.bfloat16
-    for ours, theirs in zip(particles.parameters(), exact.parameters(), strict=True):
-        assert ours.dtype == torch.float32
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)
-        assert not torch.equal(ours, theirs)
-
-
 class Product(nn.Module):
     """A weight that is no layer's."""
 
@@ -269,21 +221,3 @@ def test_a_copied_filter_goes_its_own_way() -> None:
     for name, tensor in pf.particles.state_dict().items():
         assert torch.equal(twin.particles.state_dict()[name], tensor)
     assert torch.equal(pf.log_weights, twin.log_weights)
-
-
-def test_the_quickstart_runs() -> None:
-    particles = ol.Ensemble(mlp, n=10, init="fresh", seed=0)
-    optimizer = torch.optim.SGD(particles.parameters(), lr=1e-1)
-    pf = ol.WeightedParticleFilter(particles, optimizer)
-    loss = ol.per_particle(F.cross_entropy)
-    target = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-    for x, _ in batches(150, (16, 6)):
-        y = (x @ target).argmax(1)
-        info = pf.step(lambda x=x, y=y: loss(particles(x), y))
-    x, _ = next(batches(1, (64, 6)))
-    probabilities = pf.predict(x)
-    assert probabilities.shape == (64, 3)
-    torch.testing.assert_close(probabilities.sum(1), torch.ones(64))
-    assert (probabilities.argmax(1) == (x @ target).argmax(1)).float().mean() > 0.8
-    assert 1 <= info.ess <= 10
-    assert torch.equal(info.ess, pf.ess)

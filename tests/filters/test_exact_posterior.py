@@ -54,21 +54,6 @@ def test_linear_losses_give_the_exact_posterior(weighting: str, order: tuple[int
 
 
 @pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
-def test_several_closures_are_one_loss(weighting: str) -> None:
-    losses = linear_losses()
-    means, log_weights, evidence = closed_form(points().x.detach(), losses, SIGMA2)
-    particles = points()
-    optimizer = torch.optim.SGD(particles.parameters(), lr=SIGMA2)
-    pf = ol.WeightedParticleFilter(particles, optimizer, weighting=weighting)
-    info = pf.step([lambda g=g, b=b: particles(g) + b for g, b in losses])
-    torch.testing.assert_close(particles.x.detach(), means, rtol=0, atol=1e-12)
-    torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=1e-12)
-    torch.testing.assert_close(pf.log_evidence, evidence, rtol=0, atol=1e-12)
-    total = sum(g for g, _ in losses)
-    assert torch.allclose(info.loss_before, points()(total) + sum(b for _, b in losses))
-
-
-@pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
 def test_a_weighed_penalty_is_part_of_the_loss(weighting: str) -> None:
     """loss + penalty, both linear: the posterior is that of their sum."""
     losses = linear_losses(2)
@@ -93,17 +78,6 @@ def test_loss_scale_multiplies_the_loss_in_the_weights_only(weighting: str) -> N
     assert pf_plain.loss_scale == pf_scaled.loss_scale
     expected = (3.0 * pf_plain.log_weights).log_softmax(0)
     torch.testing.assert_close(pf_scaled.log_weights, expected, rtol=0, atol=1e-12)
-
-
-def test_the_weight_ratio_is_the_likelihood_ratio_where_particles_end() -> None:
-    """Theorem 3, as it holds: w_i / w_j = prod_t e^{-L_t(x_i)} / prod_t e^{-L_t(x_j)}."""
-    losses = linear_losses()
-    particles, pf = run(losses, "trapezoid")
-    with torch.no_grad():
-        log_likelihood = -sum(particles(g) + b for g, b in losses)
-    ratios = log_likelihood[:, None] - log_likelihood[None, :]
-    ours = pf.log_weights[:, None] - pf.log_weights[None, :]
-    torch.testing.assert_close(ours, ratios, rtol=0, atol=1e-12)
 
 
 class Curved(Point):

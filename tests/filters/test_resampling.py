@@ -32,11 +32,6 @@ def test_systematic_counts_are_the_floor_or_the_ceiling() -> None:
     assert (drawn.std(0)[WEIGHTS > 0] > 0).all()
 
 
-def test_stratified_counts_are_within_two_of_what_is_expected() -> None:
-    drawn = counts("stratified", WEIGHTS, 1000)
-    assert ((drawn - 8 * WEIGHTS).abs() < 2).all()
-
-
 def test_residual_counts_are_at_least_the_floor() -> None:
     drawn = counts("residual", WEIGHTS, 1000)
     assert (drawn >= (8 * WEIGHTS).floor()).all()
@@ -56,13 +51,6 @@ def test_one_weight_takes_all(scheme: str, winner: int) -> None:
     weights = torch.zeros(5, dtype=torch.float64)
     weights[winner] = 1.0
     assert (counts(scheme, weights, 50)[:, winner] == 5).all()
-
-
-@pytest.mark.slow
-def test_independent_draws_vary_most() -> None:
-    spread = {scheme: counts(scheme, WEIGHTS, 2000).var(0).sum().item() for scheme in SCHEMES}
-    assert spread["systematic"] <= spread["stratified"] < spread["multinomial"]
-    assert spread["residual"] < spread["multinomial"]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
