@@ -23,13 +23,18 @@ from .backbone import Backbone
 _LONGEST = 256  # tokens of a sentence; longer ones are truncated
 _STEP = 8  # sentences are padded to multiples of so many tokens
 
-# parts of a layer here -> parts in the file
-_LAYER = {
-    "self_attn.out_proj": "attention.output.dense",
-    "norm1": "attention.output.LayerNorm",
-    "linear1": "intermediate.dense",
-    "linear2": "output.dense",
-    "norm2": "output.LayerNorm",
+# published names of parts -> names here, in the order in which they are replaced
+_NAMES = {
+    "embeddings.word_embeddings": "words",
+    "embeddings.position_embeddings": "places",
+    "embeddings.token_type_embeddings": "kinds",
+    "embeddings.LayerNorm": "norm",
+    "encoder.layer.": "encoder.layers.",
+    "attention.output.dense": "self_attn.out_proj",
+    "attention.output.LayerNorm": "norm1",
+    "intermediate.dense": "linear1",
+    "output.dense": "linear2",
+    "output.LayerNorm": "norm2",
 }
 
 
@@ -58,33 +63,40 @@ class SentenceEncoder(nn.Module):
     @classmethod
     def of_bert(cls, weights: dict[str, Tensor], heads: int) -> Self:
         """From the tensors of a BERT, by their published names."""
-        layers = len({name.split(".")[2] for name in weights if name.startswith("encoder.layer.")})
-        hidden, size = weights["encoder.layer.0.intermediate.dense.weight"].shape
-        words, places, kinds = (
-            weights[f"embeddings.{name}_embeddings.weight"]
-            for name in ("word", "position", "token_type")
-        )
-        tensors = {"words.weight": words, "places.weight": places, "kinds.weight": kinds}
-        for leaf in ("weight", "bias"):
-            tensors[f"norm.{leaf}"] = weights[f"embeddings.LayerNorm.{leaf}"]
-            for layer in range(layers):
-                ours = f"encoder.layers.{layer}"
-                theirs = f"encoder.layer.{layer}"
-                for name, published in _LAYER.items():
-                    tensors[f"{ours}.{name}.{leaf}"] = weights[f"{theirs}.{published}.{leaf}"]
-                parts = [f"{theirs}.attention.self.{name}" for name in ("query", "key", "value")]
-                packed = torch.cat([weights[f"{part}.{leaf}"] for part in parts])
-                tensors[f"{ours}.self_attn.in_proj_{leaf}"] = packed
-        encoder = cls(len(words), len(places), size, hidden, layers, heads)
-        encoder.load_state_dict(tensors)
+        tensors = {}
+        for name, tensor in weights.items():
+            renamed = name
+            for published, ours in _NAMES.items():
+                renamed = renamed.replace(published, ours)
+            tensors[renamed] = tensor
+        layers = len({name.split(".")[2] for name in tensors if name.startswith("encoder.layers.")})
+        for layer in range(layers):
+            place = f"encoder.layers.{layer}"
+            for leaf in ("weight", "bias"):
+                parts = [f"attention.self.{part}.{leaf}" for part in ("query", "key", "value")]
+                packed = torch.cat([tensors[f"{place}.{part}"] for part in parts])
+                tensors[f"{place}.self_attn.in_proj_{leaf}"] = packed
+        words, size = tensors["words.weight"].shape
+        places = len(tensors["places.weight"])
+        hidden = len(tensors["encoder.layers.0.linear1.weight"])
+        encoder = cls(words, places, size, hidden, layers, heads)
+        encoder.load_state_dict({name: tensors[name] for name in encoder.state_dict()})
         return encoder
 
 
 class Sentences(Backbone):
     """A `Backbone` for text: it takes a list of sentences, or tokens that `tokenize` returns."""
 
-    def __init__(self, module: nn.Module, vocabulary: Path, **options: Any) -> None:
-        super().__init__(module, inputs=torch.ones(1, 4, dtype=torch.int64), **options)
+    def __init__(
+        self,
+        module: nn.Module,
+        vocabulary: Path,
+        *,
+        project: int | None = None,
+        scale: float | None = None,
+    ) -> None:
+        tokens = torch.ones(1, 4, dtype=torch.int64)
+        super().__init__(module, inputs=tokens, project=project, scale=scale)
         self.vocabulary = vocabulary
 
     def as_tensor(self, x: Tensor | Sequence[str]) -> Tensor:
