@@ -16,8 +16,8 @@ TABLE_2: dict[str, Figures] = _FILE["table_2"]
 SINGLE = ("gd", "bc", "ppo")  # its single networks, each of other benchmarks
 
 
-def published(benchmark: str, scenario: str) -> dict[str, list[float]]:
+def published(benchmark: str, variant: str) -> dict[str, list[float]]:
     """The paper's (average, variance) by method; empty where it reports none."""
     if benchmark in TABLE_2:
-        return TABLE_2[benchmark].get(scenario, {})
+        return TABLE_2[benchmark].get(variant, {})
     return TABLE_1.get(benchmark, {})

@@ -90,7 +90,7 @@ def comparisons(table: Table) -> list[tuple[str, str, Measure]]:
     Every weighted row is compared with the same method without weights. The paper also claims that
     its filter is above unweighted particles and the baseline.
     """
-    theirs = published(table.benchmark, table.scenario)
+    theirs = published(table.benchmark, table.variant)
     pairs: list[tuple[str, str, Measure]] = []
     for left, others in ALSO_ABOVE.items():
         pairs += [(left, right, "average") for right in others if {left, right} <= theirs.keys()]
@@ -131,7 +131,7 @@ def compare(table: Table, left: str, right: str, measure: Measure) -> Claim:
     if table.returns and mean and ours.shape[2] > 1:
         across = metrics.difference_across(ours, theirs)
         claim = replace(claim, across=[across.low, across.high])
-        theirs_too = published(table.benchmark, table.scenario)
+        theirs_too = published(table.benchmark, table.variant)
         if {left, right} <= theirs_too.keys():
             effect = theirs_too[left][0] - theirs_too[right][0]
             claim = replace(claim, excluded=not across.low <= effect <= across.high)
@@ -199,7 +199,7 @@ def shared(table: Table, left: str, right: str, needed: int) -> tuple[Row, Row] 
 
 
 def _in_the_paper(table: Table, left: str, right: str, measure: Measure) -> str | None:
-    rows = published(table.benchmark, table.scenario)
+    rows = published(table.benchmark, table.variant)
     if measure == "order_variance" or not {left, right} <= rows.keys():
         return None
     ours, theirs = (rows[name][measure == "variance"] for name in (left, right))

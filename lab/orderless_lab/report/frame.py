@@ -1,12 +1,12 @@
-"""From the records of runs to tidy tables: the only file of the report that reads records.
+"""From the records of runs to the tables of a report: the only file of it that reads records.
 
-A `Table` holds the rows of one benchmark and scenario, a `Row` the cells of one method. `Row.frame`
+A `Table` holds the rows of one benchmark and variant, a `Row` the cells of one method. `Row.frame`
 has one line per cell and task, for the largest complete block of seeds x orders.
 """
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ from orderless.errors import UserError
 
 from ..methods import METHODS, Description
 from ..paper import SINGLE
-from ..runs.frame import Run, load_run
+from ..runs.frame import Run, load_run, tidy
 from ..runs.record import CellRecord
 from ..runs.store import StoreError
 
 Array = NDArray[np.float64]
-OF_CELLS = ("seed", "order_index", "particles", "log_evidence", "temperature", "alive")
 EXHAUSTIVE = 12  # seeds or orders up to which every subset is tried
 
 
@@ -44,38 +43,27 @@ def load(
         raise ReportError(str(error)) from error
 
 
+def measured(cell: CellRecord) -> pd.DataFrame:
+    """The tidy table of a cell with what only reports need.
+
+    `before` is the score on a task right before it was learned, `best` the highest before the last
+    task was learned.
+    """
+    frame = tidy(cell)
+    matrix = matrix_of(cell)
+    return frame.assign(
+        before=matrix[frame["place"] - 1, frame["task"]],
+        best=matrix[:-1].max(axis=0),
+        ess=cell.last("ess") if cell.ess is None else cell.ess,
+        labels=cell.labels(),
+    )
+
+
 def matrix_of(cell: CellRecord) -> Array:
     """R [T + 1, T]: the score on each task before the first task and after every task."""
     matrix = cell.matrix()
-    assert matrix is not None  # load_run has checked it
+    assert matrix is not None  # a record without it is not read
     return matrix
-
-
-def tidy(cell: CellRecord) -> pd.DataFrame:
-    """One line per task of a cell; NaN where something was not measured.
-
-    `place` is the place of the task in the order, from 1. `just_learned` is its score right after
-    it was learned, `before` right before, and `best` the highest before the last task was learned.
-    """
-    matrix = matrix_of(cell)
-    tasks = np.arange(len(cell.order))
-    place = np.argsort(cell.order) + 1
-    columns: dict[str, Any] = {name: getattr(cell, name) for name in OF_CELLS}
-    columns |= {
-        "place": place,
-        "score": matrix[-1],
-        "untrained": matrix[0],
-        "before": matrix[place - 1, tasks],
-        "just_learned": matrix[place, tasks],
-        "best": matrix[:-1].max(axis=0),
-        "ess": cell.last("ess") if cell.ess is None else cell.ess,
-    }
-    for name, values in {"nll": cell.nll, "ece": cell.ece}.items():
-        columns[name] = values if values and len(values) == len(tasks) else None
-    for name in ("logits", "probs"):
-        columns[name] = cell.final(name)
-    frame = pd.DataFrame(columns, index=tasks).rename_axis("task").astype(np.float64)
-    return frame.assign(labels=cell.labels()).reset_index()
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +86,7 @@ class Row:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The block, one line per cell and task."""
-        return pd.concat([tidy(cell) for cell in self.block], ignore_index=True)
+        return pd.concat([measured(cell) for cell in self.block], ignore_index=True)
 
     @property
     def seeds(self) -> list[int]:
@@ -126,7 +114,7 @@ class Row:
 
     def mean(self, column: str) -> float:
         """The mean of a column; NaN if a value is missing, as a part of the runs would mislead."""
-        return float(self.frame[column].mean(skipna=False))
+        return float(self.frame[column].astype(np.float64).mean(skipna=False))
 
     def beside(self, other: "Row") -> "tuple[Row, Row]":
         """Both rows on their common seeds and orders alone."""
@@ -138,10 +126,10 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """All rows of one benchmark and scenario."""
+    """All rows of one benchmark and variant."""
 
     benchmark: str
-    scenario: str
+    variant: str
     preset: str
     rows: dict[str, Row]
 
@@ -167,7 +155,7 @@ class Table:
     def rival(self, name: str) -> str | None:
         """The row of the same method without weights: its base, or the plain single network."""
         base = self.rows[name].method.base
-        return next((each for each in ((base,) if base else SINGLE) if each in self.rows), None)
+        return next((rival for rival in ((base,) if base else SINGLE) if rival in self.rows), None)
 
 
 def shared_settings(cells: Iterable[CellRecord]) -> dict[str, Any]:
@@ -181,40 +169,41 @@ def shared_settings(cells: Iterable[CellRecord]) -> dict[str, Any]:
 
 
 def tables(runs: Sequence[Run]) -> list[Table]:
-    """The tables of a run, by benchmark, scenario and preset; of several runs whatever the preset.
+    """The tables of a run, by benchmark, variant and preset; of several runs whatever the preset.
 
-    A method with different settings in several runs has one row per run, `METHOD (RUN)`.
+    A method that is not the same in several runs has one row per run, `METHOD (RUN)`.
     """
     names = [run.directory.name for run in runs]
     if len(set(names)) < len(names):
         names = [str(run.directory) for run in runs]
-    grouped: dict[tuple[str, ...], dict[str, list[CellRecord]]] = {}
+    grouped: dict[tuple[str, ...], dict[str, dict[str, list[CellRecord]]]] = {}
     for name, run in zip(names, runs, strict=True):
         for cell in run.cells:
             key = cell.table if len(runs) == 1 else cell.table[:2]
-            grouped.setdefault(key, {}).setdefault(name, []).append(cell)
-    return [_table(by_run) for by_run in grouped.values()]
+            by_method = grouped.setdefault(key, {}).setdefault(cell.method, {})
+            by_method.setdefault(name, []).append(cell)
+    return [_table(by_method) for by_method in grouped.values()]
 
 
-def _table(by_run: dict[str, list[CellRecord]]) -> Table:
-    cells = list(itertools.chain(*by_run.values()))
-    _refuse_contradictions(cells)
+def _table(by_method: dict[str, dict[str, list[CellRecord]]]) -> Table:
+    """The table of method -> run -> cells."""
     rows = {}
-    for name in sorted({cell.method for cell in cells}, key=_table_order):
-        method = _described(name, cells)
-        of_runs = {run: [c for c in some if c.method == name] for run, some in by_run.items()}
-        of_runs = {run: some for run, some in of_runs.items() if some}
-        settings = [shared_settings(some) for some in of_runs.values()]
-        if all(each == settings[0] for each in settings):
-            merged = Row(method, list(itertools.chain(*of_runs.values())))
-            rows[name] = Row(method, list(merged.places.values()))
+    for name in sorted(by_method, key=_table_order):
+        of_runs = {run: Row(_described(cells), cells) for run, cells in by_method[name].items()}
+        kinds = [(row.method, shared_settings(row.cells)) for row in of_runs.values()]
+        if all(kind == kinds[0] for kind in kinds):
+            places: dict[tuple[int, int], CellRecord] = {}
+            for row in of_runs.values():
+                places |= row.places
+            rows[name] = Row(kinds[0][0], list(places.values()))
         else:
-            for run, some in of_runs.items():
-                named = _relabelled(method, f"{method.label} ({run})")
-                rows[f"{name} ({run})"] = Row(named, some)
-    first = cells[0]
+            for run, row in of_runs.items():
+                label = f"{row.method.label} ({run})"
+                rows[f"{name} ({run})"] = Row(replace(row.method, label=label), row.cells)
+    cells = [cell for row in rows.values() for cell in row.cells]
+    _refuse_contradictions(cells)
     presets = dict.fromkeys(cell.preset for cell in cells)
-    return Table(first.benchmark, first.variant, ", ".join(presets), rows)
+    return Table(cells[0].benchmark, cells[0].variant, ", ".join(presets), rows)
 
 
 def _refuse_contradictions(cells: list[CellRecord]) -> None:
@@ -230,15 +219,12 @@ def _refuse_contradictions(cells: list[CellRecord]) -> None:
             )
 
 
-def _described(name: str, cells: list[CellRecord]) -> Description:
-    """The method: registered, as its records describe it, or its name alone."""
-    recorded = (cell.described for cell in cells if cell.method == name and cell.described)
-    method = METHODS.get(name) or next(recorded, Description(name))
-    return method if method.label else _relabelled(method, name)
-
-
-def _relabelled(method: Description, label: str) -> Description:
-    return Description(**{**vars(method.described()), "label": label})
+def _described(cells: list[CellRecord]) -> Description:
+    """The method of these cells: registered, as their records describe it, or its name alone."""
+    name = cells[0].method
+    recorded = next((cell.described for cell in cells if cell.described), Description(name))
+    method = METHODS[name].described() if name in METHODS else recorded
+    return method if method.label else replace(method, label=name)
 
 
 def _table_order(name: str) -> tuple[int, str]:

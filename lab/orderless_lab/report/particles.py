@@ -71,10 +71,11 @@ def place_snapshots(
 ) -> tuple[Array, Array, Array]:
     """Steps [F], places [F, N, 2] and normalised weights [F, N] of evenly spread snapshots, first
     and last included; the places lie in the unit square and share its axes."""
-    if log_weights.shape != positions.shape[:2] or log_weights.size < 4:
+    shapes = (positions.shape[:1], positions.shape[:2])
+    if (steps.shape, log_weights.shape) != shapes or log_weights.size < 4:
         raise ReportError(
-            "Snapshots must hold positions [S, N, P] and log_weights [S, N], 4 particles at least, "
-            f"got {positions.shape} and {log_weights.shape}."
+            "Snapshots must hold positions [S, N, P], log_weights [S, N] and step [S], 4 particles "
+            f"at least, got {positions.shape}, {log_weights.shape} and {steps.shape}."
         )
     largest = log_weights.max(axis=1, keepdims=True)
     if not (np.isfinite(positions).all() and np.isfinite(largest).all()):

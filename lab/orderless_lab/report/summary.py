@@ -43,9 +43,9 @@ class Summary:
         names = distinct(name for cell in cells for name in cell.versions)
         content = {
             "benchmark": table.benchmark,
-            "scenario": table.scenario,
+            "variant": table.variant,
             "preset": table.preset,
-            "score_kind": "return" if table.returns else "accuracy",
+            "unit": "return" if table.returns else "accuracy",
             "task_names": table.task_names,
             "settings": shared_settings(cells),
             "methods": self.methods,
@@ -66,8 +66,8 @@ class Summary:
 def summarize(*sources: Run | str | Path) -> list[Summary]:
     """The summaries of one or several runs (directories, or what `load` returned).
 
-    One run has a summary per benchmark, scenario and preset. Several runs share a table wherever
-    benchmark and scenario are the same; a method with other settings in another run has a row of
+    One run has a summary per benchmark, variant and preset. Several runs share a table wherever
+    benchmark and variant are the same; a method with other settings in another run has a row of
     its own.
     """
     found = []

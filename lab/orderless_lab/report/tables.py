@@ -56,7 +56,7 @@ def title(table: Table) -> str:
     orders = max(len(row.orders) for row in table.rows.values())
     seeds = max(len(row.seeds) for row in table.rows.values())
     extent = f"{count(orders, 'order')} x {count(seeds, 'seed')}"
-    parts = [label_of(table.benchmark), table.scenario, table.preset, *rates, extent]
+    parts = [label_of(table.benchmark), table.variant, table.preset, *rates, extent]
     return ", ".join(parts)
 
 
@@ -104,6 +104,6 @@ def _lines(summary: Summary) -> pd.DataFrame:
         died=[row.died for row in rows.values()],
     )
     lines.insert(0, "method", [csv_cell(name) for name in rows])
-    for key in ("preset", "scenario", "benchmark"):
+    for key in ("preset", "variant", "benchmark"):
         lines.insert(0, key, csv_cell(getattr(summary.table, key)))
     return lines

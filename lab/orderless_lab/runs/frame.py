@@ -52,10 +52,12 @@ def tidy(cell: CellRecord) -> pd.DataFrame:
     assert matrix is not None  # a record without it is not read
     tasks = np.arange(len(cell.order))
     place = np.argsort(cell.order) + 1
+    names = cell.task_names or [f"task {task}" for task in tasks]
     columns: dict[str, Any] = {name: getattr(cell, name) for name in OF_CELLS + NUMBERS}
     columns |= {
         "task": tasks,
-        "task_name": cell.task_names or [f"task {task}" for task in tasks],
+        # a Series of objects: pandas' own strings refuse half of a surrogate pair
+        "task_name": pd.Series(names, dtype=object),
         "place": place,
         "score": matrix[-1],
         "just_learned": matrix[place, tasks],

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lab.tests.report.synthetic_cells import TASKS, make_cell
+from lab.tests.report.toys import TASKS, make_cell
 from scipy import stats
 
 from orderless import metrics

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from lab.tests.report.synthetic_cells import LEVELS, make_cell
+from lab.tests.report.toys import LEVELS, make_cell
 
 import orderless as ol
 from orderless_lab.report import ReportError, write_report

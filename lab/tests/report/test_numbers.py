@@ -3,11 +3,10 @@
 import base64
 import itertools
 import json
-import math
 
 import numpy as np
 import pytest
-from lab.tests.report.synthetic_cells import LEVELS, TASKS, make_cell
+from lab.tests.report.toys import LEVELS, TASKS, make_cell
 
 from orderless_lab.report import ReportError, format_table, summarize
 from orderless_lab.report.columns import NUMBERS, number
@@ -141,7 +140,7 @@ def test_what_a_cell_lacks_is_null(summary_of):
     for key in ("nll", "predictions", "trace", "plasticity", "versions"):
         del cell[key]
     del cell["scores"]["logits"]
-    cell["log_evidence"] = -math.inf
+    cell["log_evidence"] = None
     cell["scores"]["particles"][1:-1] = [[None] * TASKS] * (TASKS - 1)  # it learns in one stage
     summary = summary_of([cell])
     entry = summary.methods["joint"]
@@ -166,7 +165,7 @@ def test_several_runs_share_a_table_with_a_row_for_each_setting(write_cells):
     assert summary.table.label("ewc (second)") == "EWC (second)"
     assert summary.methods["gd"]["cells"] == 2  # the same two cells
     assert summary.methods["ewc (second)"]["settings"]["ewc_strength"] == 7.0
-    assert summary.table.preset == "table1, low"
+    assert set(summary.table.preset.split(", ")) == {"table1", "low"}
     (joined,) = summarize(write_cells([make_cell("gd", 2, 0)], "third"), first)
     assert joined.methods["gd"]["orders"] == 3  # the rest of one grid
 
@@ -174,10 +173,13 @@ def test_several_runs_share_a_table_with_a_row_for_each_setting(write_cells):
 def test_labels_of_one_run_are_not_those_of_another(write_cells):
     for label in ("Mine", "Hers"):
         described = {"name": "mine", "label": label}
-        (summary,) = summarize(write_cells([make_cell("mine", 0, 0, described=described)], label))
+        directory = write_cells([make_cell("mine", 0, 0, described=described)], label)
+        (summary,) = summarize(directory)
         assert summary.table.label("mine") == label
     (plain,) = summarize(write_cells([make_cell("mine", 0, 0)], "plain"))
     assert plain.table.label("mine") == "mine"
+    (both,) = summarize(*(directory.parent / label for label in ("Mine", "Hers")))
+    assert [both.table.label(name) for name in both.table.rows] == ["Mine (Mine)", "Hers (Hers)"]
 
 
 @pytest.mark.parametrize("order", [(4, 3, 2, 1, 0), (1, 0)])
@@ -186,7 +188,7 @@ def test_runs_that_contradict_each_other_share_no_table(write_cells, order):
     scores = {"particles": [[0.5] * count] * (count + 1)}
     other = make_cell("wpf", 1, 0, order=list(order), task_names=None, scores=scores)
     runs = [write_cells([make_cell("gd", 1, 0)], "one"), write_cells([other], "two")]
-    with pytest.raises(ReportError, match="Order 1 of wpf"):
+    with pytest.raises(ReportError, match="Order 1 of"):
         summarize(*runs)
 
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from lab.tests.report.synthetic_cells import TASKS, make_cell
+from lab.tests.report.toys import TASKS, make_cell
 
 from orderless_lab.report.page import render
 

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from lab.tests.report.synthetic_cells import LEVELS, TASKS, make_cell
+from lab.tests.report.toys import LEVELS, TASKS, make_cell
 from markdown import Markdown
 from typer.testing import CliRunner
 
@@ -151,7 +151,7 @@ def test_no_csv_cell_is_a_formula(hostile):
     rows = list(csv.DictReader(io.StringIO(format_table(hostile, "csv"))))
     assert len(rows) == len(HOSTILE)
     for row in rows:
-        for key in ("benchmark", "scenario", "preset", "method"):
+        for key in ("benchmark", "variant", "preset", "method"):
             assert row[key][0] not in "=+-@\t\r"
 
 
