@@ -4,7 +4,7 @@ import pandas as pd
 
 from ..text import count
 from .columns import written
-from .frame import Row, Table
+from .frame import Row, Table, shared_settings
 
 LITTLE = 1 / 3  # of the way from untrained to perfect, right after training
 ENOUGH_ORDERS = 6  # to tell two rows apart by counting orders
@@ -78,6 +78,7 @@ def notes(table: Table, numbers: pd.DataFrame) -> list[str]:
     rows = table.rows
     found = [note for name, row in rows.items() for note in _about(table.label(name), row)]
     found += _little_learned(table)
+    found += _different_settings(table)
     if len({(tuple(row.seeds), tuple(row.orders)) for row in rows.values()}) > 1:
         most = max(len(row.cells) for row in rows.values())
         fewer = ", ".join(table.label(name) for name in rows if len(rows[name].cells) < most)
@@ -123,3 +124,17 @@ def _little_learned(table: Table) -> list[str]:
         "of a task right after training on it: raise lr or epochs before reading its forgetting."
     )
     return [f"{', '.join(found)} {words}"] if found else []
+
+
+def _different_settings(table: Table) -> list[str]:
+    """A note for each setting that is not the same in all rows, as in tables of several runs."""
+    rows_by_value: dict[str, dict[str, list[str]]] = {}
+    for name, row in table.rows.items():
+        for key, value in shared_settings(row.cells).items():
+            rows_by_value.setdefault(key, {}).setdefault(str(value), []).append(table.label(name))
+    found = []
+    for key, rows in rows_by_value.items():
+        texts = [f"{value} ({', '.join(names)})" for value, names in rows.items()]
+        if len(texts) > 1:
+            found.append(f"{key} is {' and '.join(texts)}.")
+    return found

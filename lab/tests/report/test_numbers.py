@@ -157,7 +157,7 @@ def test_several_runs_share_a_table_with_a_row_for_each_setting(write_cells):
     def cells(name, **changes):
         return [make_cell(name, order, 0, **changes) for order in range(2)]
 
-    tuned = {"settings": {"lr": 0.001, "batch": 128, "ewc_strength": 7.0}, "preset": "low"}
+    tuned = {"settings": {"lr": 0.001, "batch": 64, "ewc_strength": 7.0}, "preset": "low"}
     first = write_cells([*cells("gd"), *cells("ewc")], "first")
     second = write_cells([*cells("gd", preset="low"), *cells("ewc", **tuned)], "second")
     (summary,) = summarize(first, second)
@@ -165,6 +165,8 @@ def test_several_runs_share_a_table_with_a_row_for_each_setting(write_cells):
     assert summary.table.label("ewc (second)") == "EWC (second)"
     assert summary.methods["gd"]["cells"] == 2  # the same two cells
     assert summary.methods["ewc (second)"]["settings"]["ewc_strength"] == 7.0
+    note = "batch is 128 (Gradient descent, EWC (first)) and 64 (EWC (second))."
+    assert note in summary.notes
     assert set(summary.table.preset.split(", ")) == {"table1", "low"}
     (joined,) = summarize(write_cells([make_cell("gd", 2, 0)], "third"), first)
     assert joined.methods["gd"]["orders"] == 3  # the rest of one grid

@@ -52,7 +52,7 @@ def make_cell(method: str, order_index: int, seed: int, **changes: Any) -> dict[
         "seed": seed,
         "task_names": ["0v1", "2v3", "4v5", "6v7", "8v9"],
         "particles": 100,
-        "settings": {"lr": 0.001, "batch": 128, "penalty": method},
+        "settings": {"lr": 0.001, "batch": 128},
         "scores": {
             "particles": matrix.tolist(),
             "logits": (matrix * 0.9).tolist(),
