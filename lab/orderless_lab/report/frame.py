@@ -153,9 +153,13 @@ class Table:
         return METHODS[name].label if name in METHODS else name
 
     def rival(self, name: str) -> str | None:
-        """The row of the same method without weights: its base, or the plain single network."""
-        base = self.rows[name].method.base
-        return next((rival for rival in ((base,) if base else SINGLE) if rival in self.rows), None)
+        """The row of the same method without weights, of the same run if the runs differ: its
+        base, or the plain single network."""
+        method = self.rows[name].method
+        of_run = name.removeprefix(method.name)  # " (RUN)", or nothing
+        bases = (method.base,) if method.base else SINGLE
+        candidates = [base + suffix for base in bases for suffix in (of_run, "")]
+        return next((rival for rival in candidates if rival in self.rows), None)
 
 
 def shared_settings(cells: Iterable[CellRecord]) -> dict[str, Any]:

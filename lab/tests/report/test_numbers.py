@@ -184,6 +184,17 @@ def test_labels_of_one_run_are_not_those_of_another(write_cells):
     assert [both.table.label(name) for name in both.table.rows] == ["Mine (Mine)", "Hers (Hers)"]
 
 
+def test_weighted_rows_of_several_runs_are_compared_within_their_run(write_cells):
+    runs = []
+    for run, lr in (("slow", 0.001), ("fast", 0.1)):
+        settings = {"lr": lr}
+        cells = [make_cell(n, o, 0, settings=settings) for n in ("gd", "wpf") for o in range(2)]
+        runs.append(write_cells(cells, run))
+    (summary,) = summarize(*runs)
+    pairs = {(claim.left, claim.right) for claim in summary.claims if "(" in claim.left}
+    assert pairs == {("wpf (slow)", "gd (slow)"), ("wpf (fast)", "gd (fast)")}
+
+
 @pytest.mark.parametrize("order", [(4, 3, 2, 1, 0), (1, 0)])
 def test_runs_that_contradict_each_other_share_no_table(write_cells, order):
     count = len(order)
