@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -218,8 +218,9 @@ class StepInfo:
 
     def copied(self) -> StepInfo:
         """A copy with its own tensors: a filter changes its weights in place."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{k: v.clone() for k, v in tensors.items() if v is not None})
+        values = [getattr(self, field.name) for field in fields(self)]
+        clones: Any = [None if value is None else value.clone() for value in values]
+        return StepInfo(*clones)
 
 
 class ParticleFilter(Predictor):
@@ -274,7 +275,7 @@ class ParticleFilter(Predictor):
             raise RuntimeError("a filter cannot learn inside torch.inference_mode(): leave it")
         info = self.advance(closures, penalty)
         self.check()
-        return info
+        return info.copied()
 
     @abstractmethod
     def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:

@@ -109,7 +109,7 @@ class BootstrapParticleFilter(ParticleFilter):
                 self._weigh(after)
         self.steps.copy_(steps)  # one step, though "paper" weighs twice
         self.alive.fill_(True)  # a particle of weight 0 is not dead: resampling replaces it
-        log_weights = self.raw_log_weights.clone()
+        log_weights = self.raw_log_weights
         return StepInfo(before, after, None, ~log_weights.isneginf(), log_weights)
 
     def _losses(self, closures: Sequence[Closure]) -> Tensor:

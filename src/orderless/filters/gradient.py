@@ -189,8 +189,7 @@ class GradientFilter(OptimizedFilter):
                     slope = tangent.slope()
                 step = Step(energy, energy_after, slope, alive, self.raw_log_weights)
                 self.reweigh(self.weighting(step), alive)
-        weights = self.raw_log_weights.clone()
-        return StepInfo(loss, loss_after, penalties, self.alive.clone(), weights)
+        return StepInfo(loss, loss_after, penalties, self.alive, self.raw_log_weights)
 
     def _losses(
         self, closures: Sequence[Closure], penalty: Closure | None
@@ -200,20 +199,24 @@ class GradientFilter(OptimizedFilter):
         The other closures are differentiated at once. The penalty is differentiated together with
         the last one, so that it can use that closure's outputs instead of computing them again.
         """
-        parts: list[Tensor] = []
+        parts = []
         with torch.enable_grad():
-            for closure in closures:
-                for earlier in parts[-1:]:
-                    _differentiate(earlier)
-                losses, outputs = self.evaluate(closure)
-                if not losses.requires_grad:
-                    raise ValueError(
-                        "the losses do not depend on the particles' parameters: compute them from "
-                        "particles(x), outside of torch.no_grad()"
-                    )
-                parts.append(losses)
+            for closure in closures[:-1]:
+                losses, _ = self._differentiable(closure)
+                _differentiate(losses)
+                parts.append(losses.detach())
+            last, outputs = self._differentiable(closures[-1])
             penalties = self.penalty_sum(penalty, outputs)
-        return losses, total([part.detach() for part in parts]), penalties
+        return last, total([*parts, last.detach()]), penalties
+
+    def _differentiable(self, closure: Closure) -> tuple[Tensor, Any]:
+        losses, outputs = self.evaluate(closure)
+        if not losses.requires_grad:
+            raise ValueError(
+                "the losses do not depend on the particles' parameters: compute them from "
+                "particles(x), outside of torch.no_grad()"
+            )
+        return losses, outputs
 
     def _backward(
         self, losses: Tensor, penalties: Tensor | None, closures: int
