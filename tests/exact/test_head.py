@@ -246,7 +246,7 @@ def test_values_that_no_sum_can_hold_are_refused(y: list[Any]) -> None:
     "kind", [torch.uint8, torch.int16, torch.uint16, torch.uint32, torch.uint64]
 )
 def test_labels_and_tasks_are_whole_numbers_of_any_kind(kind: torch.dtype) -> None:
-    head, other = ol.ExactHead(maps()), ol.ExactHead(maps())
+    head, other = ol.ExactHead(maps(), ledger=True), ol.ExactHead(maps(), ledger=True)
     head.update(X[50:], Y[50:], task=1)
     other.update(X, Y.to(kind), task=np.int64(1))
     other.forget(X[:50], Y[:50].to(kind), task=torch.tensor(1))

@@ -246,8 +246,9 @@ class ExactHead(Predictor):
 
     def _check_labels(self, sums: HeadSums) -> None:
         """Refuse labels beyond `classes`."""
-        largest = max(tasks_and_labels(sums.columns)[1].tolist(), default=0)
-        if self.basis.classes and self.classes is not None and largest >= self.classes:
+        labels = tasks_and_labels(sums.columns)[1]
+        if self.basis.classes and self.classes is not None and (labels >= self.classes).any():
+            largest = int(labels.max())
             raise ValueError(f"labels must lie between 0 and {self.classes - 1}, got {largest}")
 
     def drop_ledger(self) -> None:

@@ -28,6 +28,8 @@ def sums_of(
     """The sums over these samples alone, and what to remark about them."""
     grid = head.grid
     basis = head.basis
+    if task is not None:
+        task = check_whole("task", task, 0, _LARGEST_TASK)
     columns, targets = encoded(y, task, basis)
     parts = [tensor.split(grid.portion) for tensor in (x, targets, weights)]
     sums = None
@@ -92,8 +94,8 @@ def encoded(y: Tensor, task: int | None, basis: Basis) -> tuple[Tensor, Tensor]:
             raise ValueError(
                 f"labels must lie between 0 and {LARGEST_LABEL - 1}, got {int(wrong[0])}"
             )
-        number = -1 if task is None else check_whole("task", task, 0, _LARGEST_TASK)
-        return (labels + (number + 1) * LABELS).unique(return_inverse=True)  # type: ignore[no-any-return]
+        first = 0 if task is None else (task + 1) * LABELS
+        return (labels + first).unique(return_inverse=True)  # type: ignore[no-any-return]
     if task is not None:
         raise ValueError("targets='values' has one head for all tasks: leave task out")
     if not y.is_floating_point() or y.dim() not in (1, 2) or y.shape[-1] == 0:
