@@ -21,7 +21,7 @@ check: $(VENV)/.dev            ## style, types and the fast tests, before every 
 test-fast: $(VENV)/.dev
 	$(PYTEST) -m 'not slow and not sweep and not browser' -p no:hypothesispytest \
 	    $(addprefix --ignore tests/,fuzz distributed/test_ray.py) \
-	    $(addprefix --ignore lab/tests/,browser equality faults/test_ray.py)
+	    $(addprefix --ignore lab/tests/system/,browser equality faults/test_ray.py)
 
 test: $(VENV)/.dev             ## all tests that CI runs
 	$(PYTEST)

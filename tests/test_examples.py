@@ -14,7 +14,7 @@ import pytest
 from tests.processes import warm_context
 
 import orderless as ol
-from orderless_lab import scenarios
+from orderless_lab import datasets
 
 pytestmark = pytest.mark.slow
 
@@ -123,8 +123,8 @@ def test_intents_are_added_merged_and_deleted_exactly(capsys: pytest.CaptureFixt
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs {package}")
     try:
-        scenarios.find("intents")
-    except scenarios.DataError as error:
+        datasets.find("intents")
+    except datasets.DataError as error:
         pytest.skip(str(error))
     result = run("intents", capsys)
     assert result["merged"] and result["deleted"]
