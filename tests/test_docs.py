@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -16,8 +17,9 @@ import typer
 
 from orderless.audit.measure import order_sensitivity
 from orderless.cli.main import app
-from orderless_lab.methods import METHODS
-from orderless_lab.suites import find_suite
+from orderless_lab.methods.registry import METHODS, SUPERVISED
+from orderless_lab.report.columns import NUMBERS
+from orderless_lab.suites import SUITES, find_suite
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -49,7 +51,21 @@ def has_code(page: Path) -> bool:
     return any(block.language in ("python", "bash") for block in blocks_of(page))
 
 
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """What a page registers is gone after it."""
+    family = SUPERVISED.copy()
+    tables: list[dict[str, Any]] = [METHODS, SUITES, NUMBERS]
+    before = [(table, table.copy()) for table in tables]
+    yield
+    SUPERVISED[:] = family
+    for table, entries in before:
+        table.clear()
+        table.update(entries)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize("page", [page for page in PAGES if has_code(page)], ids=name_of)
 def test_the_code_on_the_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -94,11 +110,11 @@ COMMANDS = [(name_of(page), command) for page in PAGES for command in commands_o
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_a_command_on_a_page_can_be_given(page: str, command: str) -> None:
     parsed = parse(command)
-    if str(parsed.get("benchmark")).startswith("split"):  # others have settings of their own
-        preset = find_suite(parsed["benchmark"]).preset(parsed["preset"])
-        preset.settings.with_text(list(parsed["changes"] or ()))
+    if str(parsed.get("benchmark")).startswith("split") and not parsed.get("plugin"):
+        suite = find_suite(parsed["benchmark"])
+        suite.preset(parsed["preset"]).settings.with_text(list(parsed["changes"] or ()))
         methods = (parsed.get("methods") or parsed.get("method") or "gd").split(",")
-        assert parsed.get("plugin") or set(methods) <= {*METHODS, "all", "NAME"}
+        assert set(methods) <= {*METHODS, "all"}
 
 
 def parse(command: str) -> dict[str, Any]:
@@ -121,7 +137,7 @@ def test_a_command_that_does_not_exist_is_noticed(command: str) -> None:
 def test_scripts_and_make_targets_on_the_page_exist(page: Path) -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     text = page.read_text()
-    for script in re.findall(r"(?:examples|benchmarks|tests|lab)/[\w/]+\.py", text):
+    for script in re.findall(r"(?<![\w/])(?:examples|benchmarks|tests|lab)/[\w/]+\.py", text):
         assert (ROOT / script).exists(), script
     for target in re.findall(r"^\$ make (\S+)|`make (\S+?)`", text, re.MULTILINE):
         assert "".join(target) in targets, target
