@@ -88,26 +88,32 @@ def write_table(match: re.Match[str]) -> str:
     return f"{match[1]}\n{table}\n{match[3]}"
 
 
+def filled(page: Path) -> str:
+    """A page with the tables of today's JSON."""
+    return TABLE.sub(write_table, page.read_text(encoding="utf-8"))
+
+
 def tables_of(text: str) -> str:
-    """The tables that are written from JSON."""
-    return "".join(match[0] for match in TABLE.finditer(text))
+    """The lines of the tables that are written from JSON."""
+    lines = "\n".join(match[0] for match in TABLE.finditer(text)).splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))
 
 
 def main(check: bool, pages: list[Path] = PAGES) -> int:
     problems = []
-    measured = "".join(tables_of(page.read_text(encoding="utf-8")) for page in RESULTS)
+    measured = "".join(filled(page) for page in RESULTS)
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        filled = TABLE.sub(write_table, text)
-        tables = tables_of(filled) if page in RESULTS else tables_of(filled) + measured
+        new = filled(page)
+        tables = tables_of(new) if page in RESULTS else tables_of(new + measured)
         cited = re.findall(r"(?<![\d.])\d+\.\d(?=%)", CODE.sub("", TABLE.sub("", text)))
         unknown = [figure for figure in cited if figure not in tables]
         if unknown:
             problems.append(f"{page.name} cites {', '.join(unknown)}, which no table has")
-        if check and filled != text:
+        if check and new != text:
             problems.append(f"{page.name} has a table that is not its JSON's: run `make results`")
         if not check:
-            page.write_text(filled, encoding="utf-8")
+            page.write_text(new, encoding="utf-8")
     print("\n".join(problems), end="\n" if problems else "", file=sys.stderr)
     return 1 if problems else 0
 
