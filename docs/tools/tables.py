@@ -42,6 +42,7 @@ FORMATS = {
     "score": score,
     "return": lambda row: f"{row['average']:.3f} ± {row['order_variance'] ** 0.5:.3f}",
     "claim": lambda claim: f"{'yes' if claim['holds'] else 'no'} ({points(claim['difference'])})",
+    "points": lambda value: f"{value:.1f}" if value else "0",
     "gain": lambda gain: f"{points(gain[0])} ({points(gain[1])} to {points(gain[2])})",
     "ends": lambda interval: f"{interval[0]:+.3f} to {interval[1]:+.3f}",
     "differences": lambda pair: f"{pair['learned']:.1g} / {pair['answered']:.1g}",
