@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import typer
-from orderless_lab.suites import SUITES, find_suite
 
 from orderless.audit.measure import order_sensitivity
 from orderless.cli.main import app
 from orderless_lab.methods.registry import METHODS, SUPERVISED
 from orderless_lab.report.columns import NUMBERS
+from orderless_lab.suites import SUITES, find_suite
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
