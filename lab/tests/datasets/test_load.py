@@ -45,7 +45,7 @@ def test_mnist_has_the_published_number_of_each_digit(mnist):
 @pytest.mark.slow
 def test_cifar100_equals_an_ordinary_unpickling(cifar100):
     data = datasets.load_cifar100(cifar100.root)
-    with (cifar100.root / "cifar-100-python" / "test").open("exact") as stream:
+    with (cifar100.root / "cifar-100-python" / "test").open("rb") as stream:
         oracle = pickle.load(stream, encoding="bytes")
     assert (data.x_test.numpy() == oracle[b"data"].reshape(-1, 3, 32, 32)).all()
     assert data.fine_test.tolist() == oracle[b"fine_labels"]
