@@ -19,7 +19,7 @@ from record import write
 from sklearn.linear_model import SGDClassifier
 
 import orderless as ol
-from orderless_lab import scenarios
+from orderless_lab.datasets import load_intents
 
 PORTION = 100
 Array = NDArray[Any]
@@ -29,7 +29,7 @@ def sentences() -> list[Array]:
     """Embeddings and intents for training, then for testing; computed once, see `cached`."""
     encoder = ol.features.minilm()
     arrays: list[Array] = []
-    for part in scenarios.load_intents("banking77"):
+    for part in load_intents("banking77"):
         tokens = encoder.tokenize(part.texts)
         embeddings = ol.features.cached(encoder, tokens).numpy()
         arrays.append(embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True))
