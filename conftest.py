@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 from collections import Counter
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -22,6 +23,10 @@ if _DATA.is_dir():
 # small tensors: a second thread would only wait for the first, here and in processes of tests
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Triton reads this once, when a conftest below imports it: the tests of kernels run on the CPU
+if shutil.which("nvidia-smi") is None:
+    os.environ["TRITON_INTERPRET"] = "1"
+
 
 def pytest_configure(config):
     if getattr(config.option, "numprocesses", None):
@@ -29,8 +34,6 @@ def pytest_configure(config):
     import torch
 
     torch.set_num_threads(1)
-    if not torch.cuda.is_available():
-        os.environ["TRITON_INTERPRET"] = "1"  # the kernels' own tests run them on the CPU
     # tests kill processes, never the machine: files need not wait for the disk
     os.fsync = lambda descriptor: None
 
