@@ -1,18 +1,16 @@
-"""Downloads, complete or absent, and archives that cannot leave their folder."""
+"""Downloads, complete or absent, and archives."""
 
 import http.client
-import os
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from orderless.errors import DataError
 from orderless.io import write_atomically
 
-from .formats import MD5, md5_of
+from .formats import MD5
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes so far, bytes in total or None if unknown)."""
@@ -20,9 +18,6 @@ Progress = Callable[[str, int, int | None], None]
 _CHUNK = 1 << 18
 _PATIENCE = 30.0  # seconds without a byte
 _NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
-
-# Errors of `tarfile` for a broken archive; the last two for links to nothing or to themselves.
-_UNREADABLE = (tarfile.TarError, EOFError, ValueError, KeyError, RecursionError)
 
 
 def download(
@@ -76,28 +71,13 @@ def _cannot_write(path: Path, error: OSError) -> DataError:
     return DataError(f"{path} cannot be written: {error.strerror or error}.")
 
 
-def extract(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
-    """Unpack the files named in `md5s` from a tar archive into `folder`, each checked by its MD5.
-
-    Nothing is written there unless the whole archive can be unpacked safely (PEP 706) and every
-    MD5 is right.
-    """
+def extract(archive: Path, folder: Path) -> None:
+    """Unpack a tar archive, whose MD5 was checked, into `folder`, and nowhere else (PEP 706)."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(archive) as tar, TemporaryDirectory(dir=folder, prefix=".") as place:
-            tar.extractall(place, filter="data")
-            for name, md5 in md5s.items():
-                file = Path(place, name)
-                if file.is_symlink() or not file.is_file():
-                    raise DataError(f"{archive} does not contain {name}.")
-                if (found := md5_of(file)) != md5:
-                    raise DataError(f"{name} in {archive} has MD5 {found}, not {md5}.")
-            for name in md5s:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(Path(place, name), folder / name)
-    except tarfile.FilterError as error:
-        raise DataError(f"{archive} is refused: {error}.") from error
-    except _UNREADABLE as error:
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+    except tarfile.TarError as error:
         raise DataError(f"{archive} cannot be unpacked: {error}.") from error
     except OSError as error:
         raise _cannot_write(folder, error) from error

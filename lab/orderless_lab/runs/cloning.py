@@ -84,7 +84,7 @@ class CloningRunner(PolicyRunner):
             self.env.switch(level)
             found.append(play_both(self.filter, self.env, combines=self._played(), seed=self.seed))
         for name, combine in zip(self.suite.scores, COMBINES, strict=True):
-            row = [played.get(combine, played[COMBINES[0]]).mean for played in found]
+            row: Row = [played.get(combine, played[COMBINES[0]]).mean for played in found]
             self.progress.scores[name].append(row)
         self.progress.scoring += time.monotonic() - begun
 

@@ -18,7 +18,6 @@ MARKERS = set("o^v<>sDdpPXhH8*")
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63, strict=True)]
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Row = list[Finite | None]  # null: not finite, or not measured
-Setting = StrictBool | Whole | Finite | str | None
 
 
 class Recorded(BaseModel):
@@ -70,7 +69,7 @@ class CellRecord(Recorded):
     order_index: Whole
     order: list[Whole]
     seed: Whole
-    settings: dict[str, Setting] = {}
+    settings: dict[str, StrictBool | Whole | Finite | str | None] = {}
     described: Description | None = None
     data: str | None = None
     particles: Whole | None = None

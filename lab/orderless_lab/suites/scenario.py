@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from orderless.io import checksum
-from orderless.tasks import SizedDataset, Task, task_from_datasets
+from orderless.tasks import Task
 
 from .streams import count_batches, keyed_generator, shuffled_batches
 
@@ -80,37 +80,6 @@ class Scenario:
         self.classes_per_task = 1 + max(int(y.max()) for y in labels)
         self.outputs = self.classes_per_task * (1 if kind == "domain" else len(self.tasks))
         self.input_shape = tuple(self._transformed(self.tasks[0].x[:1]).shape[1:])
-
-    @classmethod
-    def from_datasets(
-        cls,
-        datasets: Sequence[tuple[SizedDataset, SizedDataset]],
-        *,
-        names: Sequence[str] | None = None,
-        relabel: bool = False,
-        **options: Any,
-    ) -> Scenario:
-        """A scenario from one (training, test) pair of datasets per task, read into memory once.
-
-        Items are (x, y), where x is anything that `torch.as_tensor` or numpy accepts. With
-        `relabel`, for data labelled across tasks, the labels of each task in ascending order become
-        0, 1, ... `options` are those of `Scenario`.
-
-        >>> import torch
-        >>> from torch.utils.data import TensorDataset
-        >>> x = torch.randn(20, 8)
-        >>> first = TensorDataset(x, torch.arange(20) % 2)
-        >>> second = TensorDataset(x, torch.arange(20) % 2 + 2)
-        >>> Scenario.from_datasets([(first, first), (second, second)], relabel=True).outputs
-        2
-        """
-        if names is not None and len(names) != len(datasets):
-            raise ValueError(f"names must be one per task, {len(datasets)}, got {len(names)}")
-        tasks = [
-            task_from_datasets(*pair, name=names[index] if names else "", relabel=relabel)
-            for index, pair in enumerate(datasets)
-        ]
-        return Scenario(tasks, **options)
 
     def __len__(self) -> int:
         return len(self.tasks)

@@ -5,7 +5,6 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -158,67 +157,13 @@ def test_fetching_the_embedded_data_needs_no_network():
 # Archives
 
 
-def archive_of(path: Path, *members: tarfile.TarInfo) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for member in members:
-            tar.addfile(member, io.BytesIO(b"x" * member.size))
-    return path
-
-
-def member_of(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, target
-    member.size = 3 if kind == tarfile.REGTYPE else 0
-    return member
-
-
-@pytest.mark.parametrize(
-    "evil",
-    [
-        member_of("../evil"),
-        member_of("data/../../evil"),
-        member_of("data/link", tarfile.SYMTYPE, "/etc"),
-        member_of("data/link", tarfile.LNKTYPE, "../../evil"),
-        member_of("data/pipe", tarfile.FIFOTYPE),
-        member_of("data/device", tarfile.CHRTYPE),
-    ],
-    ids=lambda member: f"{member.name} {member.linkname}",
-)
-def test_an_archive_cannot_leave_its_folder(tmp_path, evil):
-    archive = archive_of(tmp_path / "a.tar", member_of("data/good"), evil)
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    good = {"data/good": hashlib.md5(b"xxx").hexdigest()}
-    with pytest.raises(DataError, match="refused"):
-        extract(archive, folder, good)
-    assert list(folder.iterdir()) == []
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.tar", "folder"]
-    assert not Path("/tmp/orderless-evil").exists()
-
-
-def test_a_path_from_the_root_of_the_disk_is_taken_from_the_folder(tmp_path):
-    archive = archive_of(tmp_path / "a.tar", member_of("/tmp/orderless-evil"))
-    wanted = {"tmp/orderless-evil": hashlib.md5(b"xxx").hexdigest()}
-    extract(archive, tmp_path / "folder", wanted)
-    assert (tmp_path / "folder/tmp/orderless-evil").read_bytes() == b"xxx"
-    assert not Path("/tmp/orderless-evil").exists()
-
-
-def test_a_link_does_not_stand_for_a_file(tmp_path):
-    link = member_of("data/good", tarfile.SYMTYPE, "other")
-    archive = archive_of(tmp_path / "a.tar", member_of("data/other"), link)
-    with pytest.raises(DataError, match="does not contain data/good"):
-        extract(archive, tmp_path / "folder", {"data/good": hashlib.md5(b"xxx").hexdigest()})
-    assert list((tmp_path / "folder").iterdir()) == []
-
-
-def test_damaged_and_incomplete_archives_are_one_sentence(tmp_path):
-    archive = archive_of(tmp_path / "a.tar", member_of("data/good"))
-    with pytest.raises(DataError, match="has MD5"):
-        extract(archive, tmp_path / "folder", {"data/good": "0123"})
-    assert list((tmp_path / "folder").iterdir()) == []
-    with pytest.raises(DataError, match="does not contain data/other"):
-        extract(archive, tmp_path / "folder", {"data/other": "0123"})
+def test_an_archive_cannot_leave_its_folder(tmp_path):
+    archive = tmp_path / "a.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(tarfile.TarInfo("../evil"), io.BytesIO())
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        extract(archive, tmp_path / "folder")
+    assert not (tmp_path / "evil").exists()
     archive.write_bytes(b"no archive")
     with pytest.raises(DataError, match="cannot be unpacked"):
-        extract(archive, tmp_path / "folder", {"data/good": "0123"})
+        extract(archive, tmp_path / "folder")

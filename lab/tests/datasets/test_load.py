@@ -161,19 +161,6 @@ def test_every_flipped_byte_of_mnist_is_detected(tiny_mnist, zipped):
     datasets.load_mnist(tiny_mnist.root)
 
 
-@pytest.mark.parametrize("part", ["train", "test", "meta"])
-def test_a_flipped_byte_of_cifar100_is_detected(tiny_cifar100, part):
-    file = tiny_cifar100.root / "cifar-100-python" / part
-    size = file.stat().st_size
-    for position in (0, size // 2, size - 1):
-        flip(file, position)
-        with pytest.raises(DataError) as error:
-            datasets.load_cifar100(tiny_cifar100.root)
-        one_sentence(error, str(file), "damaged", "fetch cifar100")
-        flip(file, position)
-    datasets.load_cifar100(tiny_cifar100.root)
-
-
 def test_check_tells_good_damaged_and_missing_files_apart(tiny_mnist, monkeypatch):
     monkeypatch.setenv("ORDERLESS_DATA", str(tiny_mnist.root))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tiny_mnist.root / "empty"))
@@ -223,17 +210,6 @@ def test_a_folder_that_is_not_there_is_named_and_nothing_else_is_searched(name, 
     one_sentence(error, f"There is no folder {tmp_path / 'nowhere'}")
 
 
-@pytest.mark.parametrize(
-    "contents", [b"", b"\0\0\x08", b"\0\0\x08\x03\0\0", b"\0\0\x0d\x01", b"PK34"]
-)
-def test_files_that_are_not_idx_are_refused(tmp_path, contents):
-    file = tmp_path / "labels"
-    file.write_bytes(contents)
-    with pytest.raises(DataError) as error:
-        read_idx(file, MD5, "mnist")
-    one_sentence(error, str(file))
-
-
 # The unpickler
 
 
@@ -260,13 +236,6 @@ def test_a_malicious_pickle_is_refused_before_anything_is_called(tmp_path, proto
             with pytest.raises(pickle.UnpicklingError, match="not admitted"):
                 unpickle(pickle.dumps(value, protocol=protocol))
     assert not trace.exists()
-
-
-def test_an_array_that_is_larger_than_its_bytes_is_refused():
-    honest = pickle.dumps(np.arange(200, dtype=np.uint8), protocol=4)
-    assert honest.count(b"K\xc8\x85") == 1  # the shape, (200,)
-    with pytest.raises(ValueError):
-        unpickle(honest.replace(b"K\xc8\x85", b"K\xc9\x85"))
 
 
 def test_plain_data_is_unpickled_as_by_pickle():

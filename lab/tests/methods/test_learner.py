@@ -260,19 +260,6 @@ def test_consolidation_is_a_hand_written_loop_over_one_network(kind, by_hand, co
         assert_same(learner, network)
 
 
-@pytest.mark.parametrize("kind", ["domain", "class"])
-def test_every_particle_is_consolidated_as_if_alone(kind):
-    many = make_learner(kind, n=3, consolidation=lambda particles: LwF(particles, 1.5))
-    one = make_learner(kind, consolidation=lambda particles: LwF(particles, 1.5))
-    for learner in (many, one):
-        for k, task in enumerate(ORDER[:2]):
-            learner.begin_task(ORDER[: k + 1])
-            for x, y in learner.scenario.batches(task, batch_size=4, seed=0):
-                learner.learn(x, y)
-            learner.end_task()
-    assert_same(many, one.filter.particles[0])
-
-
 def test_state_goes_around(tmp_path):
     from orderless.io import load, save
 

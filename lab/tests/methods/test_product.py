@@ -104,26 +104,6 @@ def test_the_head_starts_at_zero_and_may_learn_faster(optimizer):
     assert by_name == {"0.weight": 0.01, "0.bias": 0.01, "2.weight": LR, "2.bias": LR}
 
 
-def test_it_goes_on_from_a_checkpoint():
-    def half(learner):
-        learner.begin_task([0])
-        learner.learn(*learner.scenario.train_set(0))
-        learner.end_task()
-        learner.begin_task([0, 1])
-        learner.learn(*learner.scenario.train_set(1))
-
-    def rest(learner):
-        learner.learn(*learner.scenario.train_set(1))
-        learner.end_task()
-        return merged(learner)
-
-    through, resumed = make_learner("task"), make_learner("task")
-    half(through)
-    resumed.begin_task([0, 1])
-    resumed.load_state_dict(copy.deepcopy(through.state_dict()))
-    assert torch.equal(rest(resumed), rest(through))
-
-
 def test_plasticity_is_that_of_the_networks_that_answer():
     learner = learned("domain", range(3))
     x = learner.scenario.test_set(0)[0]

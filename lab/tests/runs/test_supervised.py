@@ -16,10 +16,9 @@ from lab.tests.toys import (
 
 from orderless import io as storage
 from orderless_lab.methods.registry import METHODS, Method
-from orderless_lab.runs import Store, load_run
+from orderless_lab.runs import load_run
 from orderless_lab.runs.store import as_json
-from orderless_lab.runs.supervised import TRACES, SupervisedRunner
-from orderless_lab.suites import Scenario
+from orderless_lab.runs.supervised import TRACES
 
 ALL = ("wpf", "averaging", "bootstrap", "gd", "adam", "er", "joint")
 ALL += ("ewc", "ewc+wpf", "lwf", "lwf+wpf", "si", "si+wpf")
@@ -269,7 +268,7 @@ def stop_after(steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [*ALL, "exact"])
+@pytest.mark.parametrize("method", [*ALL, "kept", "exact", "product"])
 def test_a_cell_stopped_anywhere_ends_the_same(method, tmp_path):
     cell = tiny_cell(method, (1, 0, 2))
     whole = result_of(cell, tmp_path / "whole")
@@ -280,17 +279,6 @@ def test_a_cell_stopped_anywhere_ends_the_same(method, tmp_path):
     for key in whole:
         if key != "duration":
             assert resumed[key] == whole[key], key
-
-
-def test_resuming_does_not_learn_a_batch_twice(tmp_path):
-    cell, counted = tiny_cell("gd"), []
-    with pytest.raises(Enough):
-        result_of(cell, tmp_path, checkpoint_every=0.0, tick=stop_after(5))
-    run = make_run(cell, tmp_path, tick=counted.append)
-    learned, learn = [], run.learner.learn
-    run.learner.learn = lambda *batch: (learned.append(1), learn(*batch))[1]
-    run.run()
-    assert counted[0] == 5 and len(learned) == sum(STEPS) - 5 == sum(counted[1:])
 
 
 def test_a_checkpoint_of_other_settings_or_versions_is_passed_over(tmp_path, monkeypatch):
@@ -305,15 +293,6 @@ def test_a_checkpoint_of_other_settings_or_versions_is_passed_over(tmp_path, mon
     newer = make_run(cell, tmp_path, tick=ticks.append)
     newer._resume()
     assert ticks == []
-
-
-def test_cells_take_any_scenario(tmp_path):
-    """The scenario is handed in, so a user's own goes through the same harness."""
-    tasks = tiny_scenario().tasks[::-1]
-    store = Store(tmp_path)
-    store.prepare()
-    record = SupervisedRunner(tiny_cell("gd"), Scenario(tasks), store).run()
-    assert record.task_names == ["t2", "t1", "t0"]
 
 
 @pytest.mark.parametrize("method", ["gd", "wpf", "joint"])

