@@ -31,7 +31,7 @@ class SplitCIFAR100Suite(SupervisedSuite):
         make = self.settings
         strong = {"assign": "random", "optimizer": "adam", "iterations": 2000, "particles": 1}
         small = {"network": "wide", "hidden": 16, "augment": "none", "iterations": 40}
-        small |= {"particles": 4, "fisher_samples": 50, "score_after": "last"}
+        small |= {"lr": 0.05, "particles": 4, "fisher_samples": 50, "score_after": "last"}
         return {
             "table1": Preset(make(lr=1e-2), 10, 3),
             "table1-low": Preset(make(lr=1e-4), 10, 3),
