@@ -24,6 +24,7 @@ from .precision import PRECISIONS, matrix_precision
 from .rules import ParticleRules
 from .stacking import (
     all_equal,
+    check_names,
     check_same_network,
     check_stackable,
     particle_of,
@@ -148,13 +149,7 @@ class Ensemble(nn.Module):
 
     def _take_layers(self, network: nn.Module) -> None:
         """Make the network's layers this module's own, under the same names."""
-        tables = network._parameters, network._buffers, network._modules
-        for name in (name for table in tables for name in table):
-            if name in vars(self) or hasattr(type(self), name):
-                raise ValueError(
-                    f"the network has a part named {name!r}, which an ol.Ensemble uses itself: "
-                    "rename it, or wrap the network in nn.Sequential"
-                )
+        check_names(network, self)
         # A tuple hides it from nn.Module: its parts are registered here, not below it.
         self._hidden = (network,)
         self._parameters = network._parameters
@@ -311,8 +306,7 @@ class Ensemble(nn.Module):
                     tensors = [_add_batch_dim(tensor, 0, level) for tensor in tensors]
                     index = _add_batch_dim(indices, 0, level)
                     if axes is not None:
-                        enter = partial(_inside, level=level)
-                        inputs = at_axes(enter, inputs, axes)
+                        inputs = at_axes(lambda t, i: _add_batch_dim(t, i, level), inputs, axes)
                     answer = self._fill_and_call(noise, evaluating, tensors, index, inputs)
                     return _outside(lambda t: _remove_batch_dim(t, level, n, 0), *answer)
             except RuntimeError as error:
@@ -323,7 +317,6 @@ class Ensemble(nn.Module):
         self, noise: Noise, evaluating: bool, tensors: list[Tensor], index: Tensor, inputs: Any
     ) -> tuple[Any, list[Tensor], int]:
         """Call the network with these tensors in its places: as `_run_some`, for one particle."""
-
         before = self._stacked_tensors()
         modes = [layer.training for layer in self._layers] if evaluating else []
         args, kwargs = inputs
@@ -405,10 +398,6 @@ class Ensemble(nn.Module):
         return f"n={self.n}, network={network}, seed={self.seed}, precision={self.precision!r}"
 
 
-def _inside(tensor: Tensor, axis: int, level: int) -> Tensor:
-    return _add_batch_dim(tensor, axis, level)
-
-
 def _outside(
     leave: Callable[[Tensor], Tensor], output: Any, buffers: list[Tensor], drawn: int
 ) -> tuple[Any, list[Tensor], int]:
@@ -425,13 +414,12 @@ class Draws:
         self.particles = particles
         self.counter = particles.noise_counter.clone()
         self.buffers = [(b, b.clone()) for b in particles.particle_buffers().values()]
-        generators = _generators(particles.device)
-        self.generators = [(generator, generator.get_state()) for generator in generators]
+        self.generators = [(g, g.get_state()) for g in _generators(particles.device)]
 
     @contextmanager
     def again(self) -> Iterator[None]:
         """Forward passes inside draw the same numbers again and change no buffers."""
-        now = [(generator, generator.get_state()) for generator, _ in self.generators]
+        now = [(g, g.get_state()) for g, _ in self.generators]
         for generator, state in self.generators:
             generator.set_state(state)
         try:

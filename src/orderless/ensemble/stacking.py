@@ -89,6 +89,16 @@ def check_stackable(modules: Sequence[nn.Module], in_chunks: bool) -> None:
         check_same_network(first, module, f"module {number} is of another architecture")
 
 
+def check_names(network: nn.Module, owner: nn.Module) -> None:
+    """Raise if a part of the network has the name of something else of its new owner."""
+    for name in (*network._parameters, *network._buffers, *network._modules):
+        if name in vars(owner) or hasattr(type(owner), name):
+            raise ValueError(
+                f"the network has a part named {name!r}, which an ol.Ensemble uses itself: "
+                "rename it, or wrap the network in nn.Sequential"
+            )
+
+
 def all_equal(modules: Sequence[nn.Module]) -> bool:
     """Whether there are several modules, all with the same parameters."""
     first = list(modules[0].parameters())

@@ -184,37 +184,18 @@ class Tangent:
 
 def check_state(optimizer: torch.optim.Optimizer, state: Any) -> None:
     """Raise `ValueError` if a state is not of such an optimizer over these parameters."""
-    given = state if isinstance(state, dict) else {}
-    alike = _form(given.get("param_groups")) == _form(optimizer.state_dict()["param_groups"])
     sizes = [tuple(p.shape) for group in optimizer.param_groups for p in group["params"]]
-    states = given.get("state")
-    known = isinstance(states, dict) and all(_fits(*each, sizes) for each in states.items())
-    if not (alike and known):
+    fits = _outline(state) == _outline(optimizer.state_dict())
+    for number, values in state["state"].items() if fits else ():
+        for value in values.values() if isinstance(number, int) else ():  # TRAC checks its own
+            fits &= not isinstance(value, Tensor) or tuple(value.shape) in ((), sizes[number])
+    if not fits:
         raise ValueError(
             f"this state is of another optimizer than {type(optimizer).__name__} "
             "over these parameters: its parameter groups or tensors differ"
         )
 
 
-def _form(value: Any) -> Any:
-    """The kind of an option's value; `foreach` and the like are True, False or None."""
-    if isinstance(value, dict):
-        return {name: _form(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_form(each) for each in value]
-    if value is None or isinstance(value, bool):
-        return "switch"
-    number = isinstance(value, int | float) or (isinstance(value, Tensor) and value.dim() == 0)
-    return "number" if number else type(value)
-
-
-def _fits(number: Any, values: Any, sizes: list[tuple[int, ...]]) -> bool:
-    """Whether a parameter's state has the right shapes; an `ol.TRAC` checks its own."""
-    if not isinstance(number, int):
-        return True
-    if not (isinstance(values, dict) and 0 <= number < len(sizes)):
-        return False
-    return all(
-        tuple(v.shape) in ((), sizes[number]) if isinstance(v, Tensor) else _form(v) == "number"
-        for v in values.values()
-    )
+def _outline(state: Any) -> list[tuple[set[str], int]]:
+    """The names of the options of each group, and its number of parameters."""
+    return [(set(group), len(group["params"])) for group in state["param_groups"]]
