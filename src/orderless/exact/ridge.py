@@ -116,7 +116,7 @@ class NormalEquations:
         gram = gram[:-1, :-1]
         return cls(gram, right, total.item(), count.item(), mean, target_mean, outputs)
 
-    @property
+    @cached_property
     def dimensions(self) -> float:  # n'
         return self.count - 1.0
 
