@@ -10,7 +10,7 @@ or from the command line, with the same functions:
 import torch
 
 import orderless as ol
-from orderless_lab import scenarios
+from orderless_lab import suites
 
 
 def make_model() -> torch.nn.Module:
@@ -39,7 +39,7 @@ class ExactLearner:
 
 def tasks() -> list[ol.Task]:
     """Five tasks, 0v1 to 8v9; one output for the even and one for the odd digit of a pair."""
-    digits = scenarios.SplitMNIST(source="embedded", flatten=True)
+    digits = suites.SplitMNIST(source="embedded", flatten=True)
     pairs = enumerate(digits.task_names)
     return [ol.Task(*digits.train_set(t), *digits.test_set(t), name) for t, name in pairs]
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless_lab import scenarios
+from orderless_lab import datasets
 
 
 class CNN(nn.Module):
@@ -48,7 +48,7 @@ def turned(x: Tensor, degrees: float) -> Tensor:
 
 def stream(batch_size: int = 10) -> list[tuple[Tensor, Tensor]]:
     """4,000 digits in a fixed order, rotated from 0 degrees to 180."""
-    (x, y), _ = scenarios.load_mnist_5k()
+    (x, y), _ = datasets.load_mnist_5k()
     at = torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).split(batch_size)
     x = x.unsqueeze(1).float() / 255
     return [(turned(x[i], 180 * k / len(at)), y[i].long()) for k, i in enumerate(at)]

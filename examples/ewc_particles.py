@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import orderless as ol
-from orderless_lab import scenarios
+from orderless_lab import suites
 
 loss = ol.per_particle(F.cross_entropy)
 
@@ -29,7 +29,7 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 2))
 
 
-def train(tasks: scenarios.Scenario, n: int, strength: float) -> tuple[float, float]:
+def train(tasks: suites.Scenario, n: int, strength: float) -> tuple[float, float]:
     """Average accuracy after the last task, and the mean accuracy lost since each was learned."""
     particles = ol.Ensemble(make_model, n, seed=0)
     optimizer = torch.optim.Adam(particles.parameters(), lr=1e-3)
@@ -53,7 +53,7 @@ def train(tasks: scenarios.Scenario, n: int, strength: float) -> tuple[float, fl
 
 
 def main() -> dict[str, tuple[float, float]]:
-    tasks = scenarios.SplitMNIST(source="embedded", flatten=True)
+    tasks = suites.SplitMNIST(source="embedded", flatten=True)
     rows = {}
     for who, n in (("one network", 1), ("ten particles", 10)):
         for name, strength in ((who, 0.0), (f"{who}, EWC", 1e4)):

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless_lab import scenarios
+from orderless_lab import datasets
 
 
 def make_backbone() -> nn.Module:
@@ -43,7 +43,7 @@ def descend(network: nn.Module, moving: nn.Module, batches: list[tuple[Tensor, T
 
 def main() -> dict[str, float]:
     torch.manual_seed(0)
-    data = scenarios.load_mnist_5k()
+    data = datasets.load_mnist_5k()
     (x, y), (x_test, y_test) = [(x.unsqueeze(1).float() / 255, y.long()) for x, y in data]
 
     backbone, old = make_backbone(), (y < 5).nonzero()[:, 0]

@@ -14,13 +14,13 @@ two, and keeps them in the user's cache folder. The exact head is trained on the
 import torch
 
 import orderless as ol
-from orderless_lab import scenarios
+from orderless_lab import datasets
 
 
 def sentences() -> list[torch.Tensor]:
     """Features and intents of Banking77: x `[10003, 384]` and y for training, then for testing."""
     encoder = ol.features.minilm()
-    parts = scenarios.load_intents("banking77")
+    parts = datasets.load_intents("banking77")
     names = sorted(set(parts[0].labels))
     found = []
     for part in parts:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless_lab import scenarios
+from orderless_lab import datasets
 
 squared_error = ol.per_particle(lambda out, y: (out - F.one_hot(y, 10)).square().sum(1).mean() / 2)
 
@@ -39,7 +39,7 @@ class Adapted(nn.Module):
 
 def main() -> dict[str, float]:
     torch.manual_seed(0)
-    digits = scenarios.load_mnist_5k()
+    digits = datasets.load_mnist_5k()
     (x, y), (x_test, y_test) = [(x[:, None] / 255, y.long()) for x, y in digits]
     convolutions = nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 5, stride=2)
     body = nn.Sequential(*convolutions, nn.ReLU(), nn.Flatten(), nn.Linear(512, 256))

@@ -20,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless_lab import scenarios
+from orderless_lab import datasets
 
 
 def make_model() -> nn.Module:
@@ -33,7 +33,7 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 def main() -> dict[str, float]:
-    (x, y), (x_test, y_test) = scenarios.load_mnist_5k()
+    (x, y), (x_test, y_test) = datasets.load_mnist_5k()
     x, x_test = x.float() / 255, x_test.float() / 255
     known = (y < 5).nonzero()[:, 0]
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import orderless as ol
-from orderless_lab import scenarios
+from orderless_lab import datasets
 
 
 def empty() -> ol.PosteriorProduct:
@@ -35,7 +35,7 @@ def empty() -> ol.PosteriorProduct:
 
 
 def digits(train: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = scenarios.load_mnist_5k()[0 if train else 1]
+    x, y = datasets.load_mnist_5k()[0 if train else 1]
     return x / 255, y.long()
 
 

@@ -163,7 +163,7 @@ def test_modules_can_be_read_one_after_another() -> None:
 
 def test_a_room_imports_only_from_rooms_above_it() -> None:
     text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    block = text.split("## Rooms")[1].split("```")[1]
+    block = text.split("## Two houses")[1].split("```")[1]
     rooms = [
         line.split()[0].removesuffix("/").removesuffix(".py") for line in block.split("\n")[1:-1]
     ]
