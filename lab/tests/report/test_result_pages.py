@@ -50,7 +50,7 @@ def test_a_percentage_in_the_prose_must_be_in_a_table(tmp_path: Path, capsys):
 
 def test_every_file_of_results_is_listed_with_its_command():
     listing = (RESULTS / "README.md").read_text(encoding="utf-8")
-    line = r"^\| `(.+?)` \| `.+`.* \| .+ \| \d{4}-\d\d-\d\d \| [0-9a-f]{7} \|$"
+    line = r"^\| `(.+?)` \| `.+`.* \| .+ \| \d{4}-\d\d-\d\d \| [0-9a-f]{7,8} \|$"
     listed = re.findall(line, listing, re.MULTILINE)
     files = [str(path.relative_to(RESULTS)) for path in RESULTS.rglob("*.json")]
     assert sorted(listed) == sorted(files)
