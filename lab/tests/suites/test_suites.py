@@ -68,19 +68,22 @@ def test_every_suite_has_a_demo_and_methods(name):
 
 def test_a_benchmark_is_one_file_and_one_registration(tmp_path, monkeypatch):
     """The page's example: scikit-learn's digits as five tasks."""
-    (text,) = re.findall(r"```python title=\"digits.py\"\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (text,) = re.findall(r"```python title=\"my_suite.py\"\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len([line for line in text.splitlines() if line.strip()]) < 40
-    (tmp_path / "digits.py").write_text(text)
+    (tmp_path / "my_suite.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    command = "run digits --plugin digits --preset own --methods gd,exact --permutations 1 --out x"
+    command = (
+        "run digits --plugin my_suite --preset own --methods gd,exact --permutations 1 --out x"
+    )
     try:
         result = CliRunner().invoke(app, [*command.split(), "--workers", "1", "--device", "cpu"])
         assert result.exit_code == 0, result.output
         assert "2 cells computed" in result.output and "Digits" in result.output
         found = {r["method"]: r["scores"]["particles"] for r in Store("x").finished().values()}
         # each image is in one task: those of scikit-learn, and labels of their own in each
-        scenario = find_suite("digits").load("domain", None, 0, None, "cpu")
+        suite = find_suite("digits")
+        scenario = suite.load("domain", suite.settings(), 0, None, "cpu")
         assert sum(len(t.x) + len(t.x_test) for t in scenario.tasks) == 1797
         assert [t.y.unique().tolist() for t in scenario.tasks] == [[0, 1]] * 5
         assert torch.tensor(found["exact"][-1]).mean() > 0.95
