@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
 
+from orderless.errors import UserError
+
 EXPERT_COPIES = 256  # more than ProcGen's 64: on a GPU this takes little longer
 
 Count = Annotated[int, Field(ge=1)]
@@ -51,7 +53,7 @@ class PPOSettings:
 def rollouts_for(n_envs: int, steps: int | None = None) -> PPOSettings:
     """The defaults with rollouts of `steps`; without, of 256 or as many as make 64 x 256 in all."""
     if n_envs < 1 or (steps is not None and steps < 1):
-        raise ValueError(f"copies and rollout must be at least 1, got {n_envs} and {steps}")
+        raise UserError(f"copies and rollout must be at least 1, got {n_envs} and {steps}")
     usual = PPOSettings()
     if steps is None:
         divisible = max(1, 64 * usual.steps // n_envs // usual.minibatches) * usual.minibatches

@@ -92,14 +92,12 @@ def test_a_policy_at_random_scores_as_random_actions_do() -> None:
 def test_the_packages_experts_are_small_good_and_worth_what_the_docs_say(game: str) -> None:
     assert (FOLDER / f"{game}.safetensors").stat().st_size < 2e6
     facts = load_expert(game).facts
-    cells = [game.capitalize(), f"{facts['levels']:,}", f"{facts['steps']:,}"]
-    for where in ("training", "held_out"):
-        for who in ("expert", "random"):
-            measured = facts["returns"][where][who]
-            cells.append(f"{measured['mean']:.3f} +- {measured['standard_error']:.3f}")
-    assert f"| {' | '.join(cells)} |" in (ROOT / "docs" / "rl.md").read_text()
     expert = facts["returns"]["held_out"]["expert"]
     chance = facts["returns"]["held_out"]["random"]
+    page = " ".join((ROOT / "docs" / "rl.md").read_text().split())
+    told = page[page.index("The package has an expert") : page.index("The paper trains on")]
+    assert f"{expert['mean']:.3f} ({game.capitalize()}" in told
+    assert f"{chance['mean']:.3f}" in told
     off = np.hypot(expert["standard_error"], chance["standard_error"])
     assert expert["mean"] - chance["mean"] > 5 * off
 

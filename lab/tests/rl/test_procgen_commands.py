@@ -51,7 +51,7 @@ def test_lifelong_learning_from_command_to_report(tmp_path: Path) -> None:
     table = (out / "report.md").read_text()
     assert "ppo+wpf" in table and "norm. var." not in table
     summary = json.loads(orderless("report", out, "--json").stdout)
-    assert summary["score_kind"] == "return"
+    assert summary["unit"] == "return"
     assert summary["methods"]["ppo"]["normalized_variance"] is None
     assert "--game fruitbot" in summary["command"] and "levels=0,3" in summary["command"]
     again = orderless(*command)
