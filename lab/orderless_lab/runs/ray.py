@@ -112,7 +112,7 @@ def import_ray() -> ModuleType:
         import ray
     except ImportError:
         raise StoreError(
-            "--launcher ray needs the package ray: run `pip install 'orderless[ray]'`"
+            "--launcher ray needs the package ray: run `pip install 'orderless-lab[ray]'`"
         ) from None
     return ray
 
@@ -136,8 +136,11 @@ def _compute(item: Item, job: Job, mark: str, wanted: dict[str, str]) -> tuple[D
             return compute(item, job), None
     store = Store(user_cache() / "checkpoints" / mark)
     store.prepare()
-    store.cell_path(name).unlink(missing_ok=True)
+    store.cell_path(name).unlink(missing_ok=True)  # of a worker that was lost before it sent it
     with one_thread():
         done = compute(item._replace(directory=store.directory), job)
     path = store.snapshots_path(name)
-    return done, load(path) if path.exists() else None
+    snapshots = load(path) if path.exists() else None
+    for sent in (path, store.cell_path(name)):
+        sent.unlink(missing_ok=True)
+    return done, snapshots

@@ -77,7 +77,7 @@ def test_a_benchmark_is_one_file_and_one_registration(tmp_path, monkeypatch):
         "run digits --plugin my_suite --preset own --methods gd,exact --permutations 1 --out x"
     )
     try:
-        result = CliRunner().invoke(app, [*command.split(), "--workers", "1", "--device", "cpu"])
+        result = CliRunner().invoke(app, [*command.split(), "--out", "x", "--workers", "1"])
         assert result.exit_code == 0, result.output
         assert "2 cells computed" in result.output and "Digits" in result.output
         found = {r["method"]: r["scores"]["particles"] for r in Store("x").finished().values()}

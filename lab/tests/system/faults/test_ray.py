@@ -37,7 +37,7 @@ def refused(*words):
 def test_without_ray_a_sentence_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = refused("splitmnist", "--methods", "gd", "--out", str(tmp_path))
-    assert "--launcher ray needs the package ray: run `pip install 'orderless[ray]'`" in said
+    assert "--launcher ray needs the package ray: run `pip install 'orderless-lab[ray]'`" in said
 
 
 @pytest.mark.parametrize(
