@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from orderless.errors import UserError
+
 from . import kernels  # noqa: F401  (ensembles of these networks use them)
 
 ACTIONS = 15  # ProcGen's
@@ -110,7 +112,7 @@ NETWORKS: dict[str, Callable[..., ActorCritic]] = {"impala": Impala, "compact": 
 
 def find_network(name: str) -> Callable[..., ActorCritic]:
     if name not in NETWORKS:
-        raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}")
+        raise UserError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}")
     return NETWORKS[name]
 
 
