@@ -19,7 +19,7 @@ from .replay import Reservoir
 class Learner(ContinualLearner):
     """Trains a filter on the batches of a scenario.
 
-    `consolidation` and `closed` are passed to `filter.register`.
+    `consolidation` and `closed` are passed to `filter.register`: every step has the penalty.
     """
 
     parts: tuple[str, ...] = ("filter", "consolidation", "replay")
@@ -55,8 +55,7 @@ class Learner(ContinualLearner):
             self._name_the_past(self.consolidation)
         if self._fast is None or self.consolidation is not None:
             # a recorded step keeps the old penalty, so every task needs a new recording
-            penalized = self.consolidation is not None and self.consolidation.tasks > 0
-            self._fast = self.filter.compile(self._loss, self._penalty if penalized else None)
+            self._fast = self.filter.compile(self._loss)
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepInfo:
         if task is None:
@@ -78,10 +77,6 @@ class Learner(ContinualLearner):
         outputs = self.filter.particles(x)
         masked = outputs if self.scenario.kind == "domain" else outputs + self._masks[task]
         return self._cross_entropy(masked, y), outputs
-
-    def _penalty(self, x: Tensor, y: Tensor, task: Tensor, outputs: Tensor) -> Tensor:
-        assert self.consolidation is not None
-        return self.consolidation.penalty(x, outputs)
 
     def _name_the_past(self, consolidation: Consolidation) -> None:
         """Tell the consolidation the scale or the outputs of past tasks, as in van de Ven et al.
