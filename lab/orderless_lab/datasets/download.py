@@ -1,11 +1,13 @@
 """Downloads, complete or absent, and archives."""
 
 import http.client
+import shutil
 import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from orderless.errors import DataError
 from orderless.io import write_atomically
@@ -72,11 +74,13 @@ def _cannot_write(path: Path, error: OSError) -> DataError:
 
 
 def extract(archive: Path, folder: Path) -> None:
-    """Unpack a tar archive, whose MD5 was checked, into `folder`, and nowhere else (PEP 706)."""
+    """Unpack a tar archive, whose MD5 was checked, into `folder`: all of it, and nowhere else (PEP
+    706), or nothing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
+        with tarfile.open(archive) as tar, TemporaryDirectory(dir=folder, prefix=".") as place:
+            tar.extractall(place, filter="data")
+            shutil.copytree(place, folder, dirs_exist_ok=True)
     except tarfile.TarError as error:
         raise DataError(f"{archive} cannot be unpacked: {error}.") from error
     except OSError as error:
