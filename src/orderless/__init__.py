@@ -3,7 +3,7 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.0"
 
 # Every public name and its module, which is imported when the name is first used.
 _HOMES = {
