@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 from collections import Counter
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -26,6 +27,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Triton reads this once, when a conftest below imports it: the tests of kernels run on the CPU
 if shutil.which("nvidia-smi") is None:
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+# a shell without job control starts what runs in the background without Ctrl-C, which tests send
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config):
