@@ -16,8 +16,10 @@ from orderless.filters import (
     AveragingParticles,
     BootstrapParticleFilter,
     GradientDescent,
+    GradientFilter,
     ParticleFilter,
     WeightedParticleFilter,
+    Weighting,
 )
 
 from ..optim import TRAC
@@ -99,6 +101,17 @@ class Setup:
             self.optimizer(particles),
             weighting=self.settings.weighting,
             loss_scale=self.settings.loss_scale,
+            min_ess=self.settings.min_ess,
+            **self.gradient_options(),
+        )
+
+    def weighted_by(self, rule: Weighting) -> GradientFilter:
+        """The same particles with another rule of the weights."""
+        particles = self.ensemble(self.settings.particles)
+        return GradientFilter(
+            particles,
+            self.optimizer(particles),
+            weighting=rule,
             min_ess=self.settings.min_ess,
             **self.gradient_options(),
         )

@@ -207,8 +207,8 @@ def choose_ridge(equations: NormalEquations) -> float:
     Assumes that W minimises |Y - Z W|^2 + lambda |W|^2 for the very A, B and lambda of the sums.
     Only then is tr B^T (A + lambda I)^-1 B the explained sum of squares, and (f_i - w h y) /
     (1 - w h) the prediction without sample i. A head that is solved otherwise (from a diagonal, at
-    low rank, by an iteration that stops early) needs scores of its own: with these, probabilities
-    are wrong by orders of magnitude, and the accuracy hides it.
+    low rank, by an iteration that stops early) needs scores of its own, and SHARPNESS of its own:
+    with these, probabilities are wrong by orders of magnitude, and the accuracy hides it.
 
     A model of every second feature costs an eighth per trial, and so on down to 128 features, where
     the search takes place. The lambda of all features is extrapolated from the smaller models and
