@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.browser
 
 
 def find_all(browser, selector):
