@@ -15,8 +15,8 @@ ROWS = [  # label, report, method
     ("gradient descent, 0.003", "splitmnist-table1", "gd"),
     ("weighted particle filter, 0.003", "splitmnist-table1", "wpf"),
     ("LwF + weighted particle filter, 0.03 / task", "splitmnist-falling", "lwf+wpf"),
-    ("product of task posteriors", "product-splitmnist-domain-wide", "product"),
-    ("exact head", "exact-splitmnist-domain", "exact"),
+    ("product, 3,000 units a layer", "product-splitmnist-domain-wide", "product"),
+    ("exact head, column per task and label", "exact-splitmnist-domain", "exact"),
 ]
 
 
