@@ -25,7 +25,7 @@ from orderless.exact.ridge import (
     score,
     solve_head,
 )
-from orderless.exact.solution import equations_of, ratios_of
+from orderless.exact.solution import equations_of, ratios_of, solve
 
 ALPHA = 2.5
 NOISE = 0.3
@@ -178,6 +178,28 @@ def test_predictions_without_a_sample_are_those_of_a_ridge_without_it(weights: l
         variance = NOISE * (1.0 + 1.0 / w.sum() + own @ (x[i] - mean))
         place = int((features == x[i]).all(1).nonzero())
         assert torch.allclose(scores[place], output / variance.sqrt(), atol=1e-9)
+
+
+def test_what_is_left_out_of_few_samples_is_right_as_often_as_without_it() -> None:
+    """Few samples are fitted closely: what is left of a sample is then far below its features."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(24) % 2
+    x = 10.0 + torch.randn(24, 400, generator=generator) + 2.0 * y.unsqueeze(1)
+
+    def fitted(rows: Tensor) -> ol.ExactHead:
+        head = ol.ExactHead(
+            "linear", classes=2, calibration=1, prior_precision=1.0, noise_variance=1e-6
+        )
+        head.update(x[rows], y[rows])
+        return head
+
+    right = []
+    for i in range(24):
+        others = torch.arange(24) != i
+        right.append(bool(fitted(others).predict(x[i : i + 1]).argmax() == y[i]))
+    assert sum(right) > 20
+    whole = fitted(torch.ones(24, dtype=torch.bool))
+    assert solve(whole, whole.sums).left_out.tolist() == right
 
 
 def test_the_temperature_is_the_best_for_the_mixture_of_maps() -> None:

@@ -44,7 +44,9 @@ def sums_of(
         if basis.calibration:
             keys = torch.stack([sample_keys(rows).to(grid.device), columns[wanted]], 1)
             some = keys[:, 0] % basis.calibration == 0
-            kept.append(Samples(keys[some], mass[some], (features[:, some] / grid.limit).half()))
+            # as exact as the sums: where few samples are fitted closely, what is left out is small
+            rows_kept = (features[:, some] / grid.limit).float()
+            kept.append(Samples(keys[some], mass[some], rows_kept))
     assert sums is not None
     if basis.ledger:
         names = sample_hashes(f"{basis.fingerprint} {task}", x, y)

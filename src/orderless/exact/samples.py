@@ -27,7 +27,7 @@ class Samples(NamedTuple):
 
     keys: Tensor  # [S, 1 or 2], int64: a hash, and the column of a kept sample
     weights: Tensor  # [S], float64
-    features: Tensor  # [N, S, M], float16, in units of the grid's limit; [0, S, 0] in a ledger
+    features: Tensor  # [N, S, M], float32, in units of the grid's limit; [0, S, 0] in a ledger
 
     @classmethod
     def of(cls, parts: list[Samples]) -> Samples:
