@@ -55,7 +55,12 @@ def test_what_cannot_learn_or_answers_otherwise_is_told() -> None:
             pass
 
     with pytest.raises(ValueError, match="4 labels and predictions of shape"):
-        ol.prequential(Odd(), [(np.zeros((4, 1)), np.zeros(4))] * 2)
+        ol.prequential(Odd(), [(np.zeros((4, 1)), np.arange(4))] * 2)
+    with pytest.raises(ValueError, match="class labels, .* got float64"):
+        ol.prequential(Odd(), [(np.zeros((3, 1)), np.zeros(3))] * 2)
+    for pair in ((torch.zeros(4, 1), torch.arange(4)), [np.zeros((4, 1)), np.arange(4)]):
+        with pytest.raises(TypeError, match="iterable of batches"):
+            ol.prequential(Odd(), pair)
     with pytest.raises(ValueError, match="at least 1, got 0"):
         ol.prequential(Odd(), []).recent(0)
 

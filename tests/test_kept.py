@@ -130,9 +130,14 @@ def test_mistakes_are_sentences() -> None:
     with pytest.raises(RuntimeError, match="Expected size 40 but got size 4"):
         kept.add(x, y[:4])
     for other in (x.double(), x[:, :2]):
-        both = kept + fed(other, y, torch.arange(40), 10)
-        with pytest.raises(ValueError, match=r"several shapes or types: .*float32 \[3\]"):
-            both.samples()
+        before = kept.samples()
+        with pytest.raises(ValueError, match=r"one shape and type, got .*float32 \[3\]"):
+            kept.add(other, y)
+        with pytest.raises(ValueError, match=r"one shape and type, got .*float32 \[3\]"):
+            kept + fed(other, y, torch.arange(40), 10)
+        assert all(map(torch.equal, kept.samples(), before))
+    with pytest.raises(TypeError, match=r"must be tensors, got ndarray and Tensor"):
+        kept.add(x.numpy(), y)
 
 
 def trained(kept: ol.KeptSample) -> nn.Module:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+_ARRAYS = torch.Tensor, np.ndarray
+
 
 @dataclass(frozen=True)
 class Prequential:
@@ -52,7 +54,10 @@ def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
 
     learner: has `predict(x)`, which gives labels `[B]` or probabilities `[B, C]`, and one of
     `update(x, y)` (the exact filter), `partial_fit(x, y)` (scikit-learn) and `learn(x, y)`. The
-    first batch is learned without a prediction.
+    first batch is learned without a prediction. A classifier of scikit-learn that must be told its
+    classes learns a batch of its own before: `learner.partial_fit(x, y, classes=classes)`.
+
+    stream: batches (x, y) with class labels y `[B]`.
 
     >>> import torch, orderless as ol
     >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
@@ -69,11 +74,22 @@ def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
             f"a learner needs predict(x) and one of {', '.join(names)}; "
             f"{type(learner).__name__} lacks them"
         )
+    if isinstance(stream, tuple | list) and any(isinstance(part, _ARRAYS) for part in stream):
+        raise TypeError(
+            f"a stream is an iterable of batches (x, y), got a {type(stream).__name__} of arrays: "
+            "split them, zip(x.split(100), y.split(100)), or wrap one batch as [(x, y)]"
+        )
     samples, right, sizes = [], [], []
     learned = 0
     for x, y in stream:
+        labels = _array(y)
+        if labels.dtype.kind == "f":
+            raise ValueError(
+                "y must hold class labels, whose right predictions are counted, got "
+                f"{labels.dtype}: give whole numbers or texts"
+            )
         if learned:
-            predicted, labels = _array(learner.predict(x)), _array(y)
+            predicted = _array(learner.predict(x))
             # one column holds the probabilities, all 1, of the only class so far
             if predicted.ndim == 2 and (predicted.shape[1] > 1 or (predicted == 1).all()):
                 predicted = predicted.argmax(axis=1)

@@ -14,6 +14,7 @@ known, and some of the data may be stored. Experience replay (a reservoir) keeps
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
@@ -65,7 +66,9 @@ class KeptSample:
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Look at samples x `[B, ...]` with targets y `[B]` or `[B, K]`, and keep some."""
-        for name, row in self._chosen(x, y):
+        chosen = list(self._chosen(x, y))
+        _check_one_kind([*itertools.islice(self._counts, 1), *(name for name, _ in chosen)])
+        for name, row in chosen:
             self._counts[name] += 1
             self._rows[name] = row
 
@@ -86,9 +89,6 @@ class KeptSample:
         if not self._counts:
             raise ValueError("nothing is kept yet: add samples, or keep a larger share")
         rows = [self._rows[name] for name in sorted(self._counts.elements())]
-        kinds = {name[16:].decode() for name in self._counts}
-        if len(kinds) > 1:
-            raise ValueError(f"what is kept has several shapes or types: {'; '.join(kinds)}")
         return torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows])
 
     def __add__(self, other: KeptSample) -> Self:
@@ -97,6 +97,7 @@ class KeptSample:
             raise ValueError(
                 f"{self} and {other} cannot be added: give both the same share and key"
             )
+        _check_one_kind([*self._counts, *other._counts])
         result = copy.copy(self)
         result._counts = self._counts + other._counts
         result._rows = self._rows | other._rows
@@ -120,10 +121,25 @@ class KeptSample:
     def _chosen(self, x: Tensor, y: Tensor) -> Iterator[tuple[bytes, Row]]:
         """The samples that are kept, each with a name: its hash, and its shapes and types, because
         equal numbers have one hash."""
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+            raise TypeError(
+                f"x and y must be tensors, got {type(x).__name__} and {type(y).__name__}: use "
+                "torch.as_tensor"
+            )
         kind = f"{x.dtype} {list(x.shape[1:])}, {y.dtype} {list(y.shape[1:])}".encode()
         for row, name in enumerate(sample_hashes(f"kept {self.key}", x, y)):
             if int.from_bytes(name) < self.share * 2**128:
                 yield name + kind, (_alone(x[row]), _alone(y[row]))
+
+
+def _check_one_kind(names: list[bytes]) -> None:
+    """Raise if named samples could not be stacked."""
+    kinds = sorted({name[16:].decode() for name in names})
+    if len(kinds) > 1:
+        raise ValueError(
+            f"samples must have one shape and type, got {' and '.join(kinds)}: convert them "
+            "before they are added"
+        )
 
 
 def _alone(values: Tensor) -> Tensor:

@@ -171,6 +171,8 @@ def test_mistakes_are_sentences() -> None:
         ol.Ensemble(lambda: nn.Embedding(9, 4, max_norm=1.0), 4, chunk_size=2)
     with pytest.warns(UserWarning, match="init=ol.Perturb"):
         ol.Ensemble(network(), 2)
+    with pytest.warns(UserWarning, match="init=ol.Perturb"):  # its weights would be lost
+        ol.Ensemble(network().requires_grad_(False), 2)
     trained = network()
     with pytest.warns(UserWarning, match="all 2 particles are equal"):
         ol.Ensemble(lambda: trained, 2)

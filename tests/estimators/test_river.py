@@ -127,3 +127,8 @@ def test_what_is_no_number_and_no_text_is_refused(x, y, words) -> None:
         with pytest.raises(TypeError, match=words):
             model.learn_one(x, y)
         assert model.estimator is None
+
+
+def test_a_target_out_of_range_gives_no_scale_of_a_single_sample() -> None:
+    with pytest.raises(ValueError, match=r"got 260: set target_mean and target_scale to about"):
+        StreamRegressor(n_features=16).learn_one({"a": 1.0}, 260.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import warnings
 from pathlib import Path
 
 import pytest
@@ -335,3 +336,12 @@ def test_minilm_gives_the_published_vectors() -> None:
         ]
     )
     assert torch.allclose(encoder(texts)[:, :6] / 16, expected, atol=1e-5)
+
+
+def test_feature_maps_are_drawn_anew_without_a_warning() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    maps = ol.features.Backbone(network, project=8, inputs=torch.rand(4, 3, 8, 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ol.Ensemble(maps, n=2)
+        ol.Ensemble(ol.features.RandomReLU(3, 8), n=2)

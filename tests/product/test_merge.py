@@ -144,3 +144,14 @@ def test_what_cannot_be_merged_is_refused_in_a_sentence() -> None:
     frozen[0].requires_grad_(False)
     with pytest.raises(ValueError, match="'0.weight'"):
         ol.merge(frozen, parts(start, 1))
+
+
+def test_what_is_no_network_or_was_not_trained_is_told() -> None:
+    start = mlp()
+    data = five_tasks()[0]
+    with pytest.raises(TypeError, match="got OrderedDict.*load_state_dict"):
+        ol.merge(start, [(start.state_dict(), data)])
+    with pytest.raises(TypeError, match="got OrderedDict.*load_state_dict"):
+        ol.merge(start.state_dict(), [(start, data)])
+    with pytest.warns(UserWarning, match=r"output columns \[.*: train the network"):
+        ol.merge(start, [(start, data)])

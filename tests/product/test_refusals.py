@@ -102,6 +102,15 @@ def test_bad_data_changes_nothing(bad: str) -> None:
     assert [m.training for m in pf.particles.modules()] == modes
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_targets_of_a_regression_need_another_link(batched: bool) -> None:
+    pf = begun()
+    before = copy.deepcopy(pf.state_dict())
+    with pytest.raises(ValueError, match="float32.*link='identity'"):
+        pf.end_task([(X, Y.float())] if batched else (X, Y.float()))
+    assert_identical(pf.state_dict(), before)
+
+
 @pytest.mark.parametrize("wrong", [lambda parameters: 1 / 0, lambda parameters: None])
 def test_an_optimizer_that_cannot_be_made_changes_nothing(wrong) -> None:
     """The task is not counted, and can be ended later."""

@@ -81,7 +81,8 @@ class Ensemble(nn.Module):
         precision: str = "float32",
         device: torch.device | str | None = None,
     ) -> None:
-        if isinstance(make_model, nn.Module):
+        # a feature map says whether it is `exact`: its weights are random, or shared and kept
+        if isinstance(make_model, nn.Module) and not hasattr(make_model, "exact"):
             warnings.warn(
                 f"every particle gets new weights, those of this {type(make_model).__name__} are "
                 "not used: to start from them pass lambda: network and init=ol.Perturb()",

@@ -60,8 +60,8 @@ class ExactRegressor(RegressorMixin, ExactEstimator):
             raise ValueError(
                 f"targets must lie within {TARGET_LIMIT:g} times target_scale="
                 f"{self.target_scale_:g} of target_mean={self.target_mean_:g}, got "
-                f"{y[np.abs(values).argmax()]:g}: set target_mean={y.mean():.3g} and "
-                f"target_scale={y.std() or 1.0:.3g}"
+                f"{y[np.abs(values).argmax()]:g}: set target_mean and target_scale to about the "
+                "mean and the standard deviation of all targets that may come"
             )
         return torch.from_numpy(values).to(self.device)
 

@@ -64,6 +64,7 @@ def merge(
     Linear(in_features=2, out_features=1, bias=True)
     """
     prior = Prior(prior_precision, anchor)
+    _check_network(start)
     particles = Ensemble.from_modules([start])
     layers = merged_layers(particles)
     first = {name: tensor.detach().clone() for name, tensor in particles.tensors().items()}
@@ -71,6 +72,7 @@ def merge(
     alive = torch.ones(1, dtype=torch.bool, device=particles.device)
     sums = TaskSums.nothing(particles)
     for number, (network, data) in enumerate(networks):
+        _check_network(network)
         particles.load_particle(0, network)
         for name, parameter in particles.named_parameters():
             if name not in trained and not torch.equal(parameter, first[name]):
@@ -84,6 +86,14 @@ def merge(
     load_tensors(particles, first)
     load_merged(particles, layers, sums, prior)
     return particles[0]
+
+
+def _check_network(network: object) -> None:
+    if not isinstance(network, nn.Module):
+        raise TypeError(
+            f"merge takes networks, got {type(network).__name__}: load a state dict into one with "
+            "network.load_state_dict"
+        )
 
 
 @torch.no_grad()

@@ -29,14 +29,14 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..ensemble import Ensemble
-from ..ensemble.pairs import Data
+from ..ensemble.pairs import Data, is_pair, pairs
 from ..ensemble.stacking import check_same_shapes
 from ..filters.base import Closure, Link, Predictor, StepInfo, copied
 from ..filters.gradient import AveragingParticles
@@ -180,13 +180,16 @@ class PosteriorProduct(Predictor):
     def end_task(self, data: Data, active: Tensor | Sequence[int] | None = None) -> None:
         """Add the task: compute G_t and G_t W_t in one pass over its data, return to the start.
 
-        `data`: a pair of tensors (x, y) or batches of such pairs; y is not used. `active`: the
+        `data`: a pair of tensors (x, y) or batches of such pairs; y adds nothing. `active`: the
         output columns that the task's loss uses (task-incremental: its own classes); the others
         take nothing from this task. None: all. After an error nothing has changed.
         """
         if int(self.steps) == 0:
             raise ValueError("this task has not taken a step: train with step before end_task")
         self.check(now=True)
+        if self.link == "softmax":
+            labelled = _labelled(data)
+            data = next(labelled) if is_pair(data) else labelled
         alive = self.task_filter.alive
         task = task_sums(self.particles, self.layers, self._start, data, active, alive)
         sums = self._sums.plus(task).checked()
@@ -287,6 +290,17 @@ class PosteriorProduct(Predictor):
         self._first_draw = state["first_draw"].to(device, copy=True)
         self._sums = sums
         self._merged = None
+
+
+def _labelled(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
+    """The pairs of the data; raise if targets are no labels, as the link softmax needs them."""
+    for x, y in pairs(data):
+        if y.is_floating_point():
+            raise ValueError(
+                f"the targets are {y.dtype}, but link='softmax' predicts classes: make the product "
+                "with link='identity' for a regression, or give labels as whole numbers"
+            )
+        yield x, y
 
 
 def _write(values: list[Tensor], tensors: list[Tensor]) -> None:

@@ -307,7 +307,7 @@ def _warn_of_unchanged(change: Tensor, weights: Tensor) -> None:
     if same.any():
         unchanged = same.nonzero().flatten().tolist()
         warnings.warn(
-            f"training did not change the output columns {unchanged}: if the task's loss does not "
-            "use them, name those that it uses, end_task(data, active=...)",
+            f"training did not change the output columns {unchanged}: train the network, or name "
+            "the columns that the task's loss uses, PosteriorProduct.end_task(data, active=...)",
             stacklevel=4,
         )
