@@ -203,6 +203,15 @@ def test_a_stopped_prediction_leaves_the_file_as_it_was(tables, tmp_path):
     assert out.read_text() == "as it was" and not list(tmp_path.glob(".p.csv.*"))
 
 
+def test_samples_of_classes_that_were_never_learned_are_counted(tables, tmp_path):
+    head, out = tmp_path / "head.st", tmp_path / "p.csv"
+    fit(tables, head)
+    frame = table(40, seed=1)
+    frame.loc[:9, "kind"] = "a third one"
+    said, _ = predictions(head, written(frame, tmp_path / "new.csv"), out)
+    assert "10 samples are of classes that the head has not learned" in said and "of 30" in said
+
+
 def test_a_full_disk_is_named_and_leaves_the_file_as_it_was(tables, tmp_path, monkeypatch):
     head, out = tmp_path / "head.st", tmp_path / "p.csv"
     fit(tables, head)

@@ -57,6 +57,7 @@ def predict(
         classes = [csv_cell(name) for name in recipe.classes] if probabilities else []
         writer.writerow(heading + classes)
         done = 0
+        unknown = 0
         for portion in recipe.portions(files):
             guesses, numbers = answers(loaded, portion.read())
             rows = zip(portion.names, portion.answers, guesses, numbers, strict=True)
@@ -66,9 +67,15 @@ def predict(
                 writer.writerow([csv_cell(name), shown, *[f"{share:.6g}" for share in some]])
                 if truth in recipe.classes or (recipe.spread and truth is not None):
                     known.append((truth, guess))
+                elif truth is not None:
+                    unknown += 1
             done += len(portion.names)
             progress(done)
         stream.flush()  # a closed pipe is noticed here
+    if unknown:
+        typer.echo(
+            f"{unknown:,} samples are of classes that the head has not learned", err=out is None
+        )
     if known:
         typer.echo(error_of(known) if recipe.spread else share_of(known), err=out is None)
 
