@@ -97,6 +97,13 @@ def test_a_regression_is_scored_by_r_squared() -> None:
         ol.order_sensitivity(LastMean, [*tasks, *toy_tasks()])
 
 
+def test_values_need_another_loss_than_that_of_classes() -> None:
+    x, y = torch.randn(8, 2), torch.randn(8)
+    make = ol.audit.from_torch(lambda: torch.nn.Linear(2, 1), lambda p: torch.optim.SGD(p, lr=0.1))
+    with pytest.raises(ol.audit.LearnerError, match="float32.*cross_entropy.*loss=lambda"):
+        ol.order_sensitivity(make, [ol.Task(x, y, x, y)] * 2, seeds=2)
+
+
 # --- fair runs -----------------------------------------------------------------------------------
 
 

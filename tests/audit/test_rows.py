@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.datasets import make_classification
+from sklearn.datasets import make_blobs, make_classification
 from sklearn.linear_model import LinearRegression, SGDClassifier
 from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import MultinomialNB
@@ -34,6 +34,11 @@ class FirstRows(ClassifierMixin, BaseEstimator):
     def predict(self, X):
         self.seen.append(X.copy())
         return self.classes_[(X[:, 0] > self.limit_).astype(int)]
+
+
+class Constant(FirstRows):
+    def predict(self, X):
+        return np.full(len(X), self.classes_[0])
 
 
 def test_an_estimator_that_looks_at_the_first_rows_is_found_out() -> None:
@@ -104,3 +109,27 @@ def test_what_cannot_be_audited_is_refused(changes) -> None:
     options = {"y": y, "seeds": 2, **changes}
     with pytest.raises(ValueError, match=r"samples|tasks or groups"):
         ol.order_sensitivity(FirstRows(), X, **options)
+
+
+def test_equal_labels_of_other_scores_are_no_equal_bits() -> None:
+    """Three blobs far apart: every order predicts the same labels, by other weights."""
+    blobs, classes = make_blobs(300, centers=3, cluster_std=0.6, random_state=1)
+    sgd = SGDClassifier(loss="log_loss", learning_rate="constant", eta0=0.01)
+    found = ol.order_sensitivity(sgd, blobs, classes, orders=5, seeds=2)
+    assert found.order_variance == 0 and found.verdict == "not shown"
+    hinge = SGDClassifier(learning_rate="constant", eta0=0.01)
+    pair = classes < 2  # of two classes decision_function gives one number a row
+    assert ol.order_sensitivity(hinge, blobs[pair], classes[pair], seeds=2).verdict != "none"
+
+
+def test_who_gives_labels_alone_is_compared_by_labels() -> None:
+    counts = np.floor(np.abs(X) * 4)
+    labels = ol.order_sensitivity(Constant(), counts, y, orders=3, seeds=2)
+    assert "every order gave the same predicted labels" in str(labels)
+    bayes = ol.order_sensitivity(MultinomialNB(), counts, y, orders=3, seeds=2)
+    assert "every order gave the same bits" in str(bayes)
+
+
+def test_r_squared_is_no_percentage() -> None:
+    found = ol.order_sensitivity(LinearRegression(), X, X @ np.arange(6.0), orders=3, seeds=2)
+    assert "R^2          1.000" in str(found) and "%" not in str(found)

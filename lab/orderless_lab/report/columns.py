@@ -89,7 +89,8 @@ def average(row: Row) -> float:
 
 @number("± 95%", unit="points", shown=True)
 def margin(row: Row) -> float:
-    """Half of the 95% interval of the average, for other orders and seeds."""
+    """Half of the 95% interval of the average, for other orders, and for other seeds where
+    there are several."""
     low, high = metrics.interval(row.scores)
     return (high - low) / 2 if len(row.block) > 1 else math.nan
 

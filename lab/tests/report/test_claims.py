@@ -31,11 +31,11 @@ def verdict(summary, left, right, measure):
     return found
 
 
-def test_in_the_papers_world_all_its_claims_hold_but_the_one_its_table_contradicts(ruled_by):
+def test_in_the_papers_world_all_its_claims_hold(ruled_by):
+    """72.0% against 79.2%: its table denies that WPF is above LwF + WPF, which is not listed."""
     summary = ruled_by(the_papers_world, METHODS, orders=6, seeds=3)
-    (failed,) = [claim for claim in summary.claims if claim.holds is not True]
-    assert len(summary.claims) == 16
-    assert (failed.left, failed.right, failed.holds) == ("wpf", "lwf+wpf", False)
+    assert len(summary.claims) == 15 and all(claim.holds for claim in summary.claims)
+    assert ("wpf", "lwf+wpf") not in {(claim.left, claim.right) for claim in summary.claims}
 
 
 def test_less_seed_variance_lowers_the_total_variance_but_not_the_order_variance(ruled_by):

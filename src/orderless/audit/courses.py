@@ -18,6 +18,7 @@ from .answers import LearnerError, as_array
 
 Order = tuple[int, ...]
 Predictions = list[NDArray[Any]]  # for every test set
+SCORES = ("predict_proba", "decision_function")  # of an estimator: more than a label
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Course:
 
     `parts` and `tests` are their names, `targets` the labels or values of each test set, `orders`
     those of the audit, and `content` a hash of the data. `train(learner, order, seed)` trains a new
-    learner and gives its predictions for all test sets.
+    learner and gives its predictions for all test sets, and what two runs are compared by: an
+    estimator's scores, if it has some, else the predictions.
     """
 
     parts: list[str]
@@ -34,9 +36,9 @@ class Course:
     targets: list[NDArray[Any]]
     orders: list[Order]
     content: str
-    train: Callable[[Any, Order, int], Predictions]
+    train: Callable[[Any, Order, int], tuple[Predictions, Predictions]]
 
-    def predictions(self, learner: Any, order: Order, seed: int) -> Predictions:
+    def run(self, learner: Any, order: Order, seed: int) -> tuple[Predictions, Predictions]:
         """Train a new learner, and ask it for all test sets."""
         with generators_set_by(seed):
             return self.train(learner, order, seed)
@@ -67,7 +69,7 @@ def course_of_tasks(tasks: Sequence[Task], orders: int, order_seed: int) -> Cour
     if len({task.values for task in tasks}) > 1:
         raise UserError("some tasks have labels and some have values: audit each kind alone")
 
-    def train(make_learner: Any, order: Order, seed: int) -> Predictions:
+    def train(make_learner: Any, order: Order, seed: int) -> tuple[Predictions, Predictions]:
         learner = make_learner(seed)
         if not (hasattr(learner, "learn") and hasattr(learner, "predict")):
             raise LearnerError(
@@ -78,7 +80,8 @@ def course_of_tasks(tasks: Sequence[Task], orders: int, order_seed: int) -> Cour
             task = tasks[number]
             # copies, because a learner may change its data in place
             learner.learn(task.x.clone(), task.y.clone(), task=number)
-        return [as_array(learner.predict(task.x_test.clone())) for task in tasks]
+        predictions = [as_array(learner.predict(task.x_test.clone())) for task in tasks]
+        return predictions, predictions
 
     names = [task.name or f"task {number}" for number, task in enumerate(tasks)]
     return Course(
@@ -125,7 +128,7 @@ def course_of_rows(
     if is_classifier(estimator):
         coded = LabelEncoder().fit(labels).transform
 
-    def train(estimator: Any, order: Order, seed: int) -> Predictions:
+    def train(estimator: Any, order: Order, seed: int) -> tuple[Predictions, Predictions]:
         learner = clone(estimator)
         seeds = [name for name in learner.get_params() if name.endswith("random_state")]
         learner.set_params(**dict.fromkeys(seeds, seed))
@@ -137,7 +140,13 @@ def course_of_rows(
         else:
             rows = np.concatenate(turns)
             learner.fit(_safe_indexing(X, rows), labels[rows])
-        return [coded(learner.predict(_safe_indexing(X, rows))) for rows in held_out]
+        tests = [_safe_indexing(X, rows) for rows in held_out]
+        predictions = [coded(learner.predict(test)) for test in tests]
+        score = next((getattr(learner, name) for name in SCORES if hasattr(learner, name)), None)
+        if score is None:
+            return predictions, predictions
+        # two axes: scores of two classes may be one number a row, as labels are
+        return predictions, [np.atleast_2d(as_array(score(test))) for test in tests]
 
     return Course(
         parts=parts,

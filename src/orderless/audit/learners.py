@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .answers import LearnerError
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -27,6 +29,11 @@ class TorchLearner:
         generator = np.random.default_rng((self.seed, 0 if task is None else task + 1))
         torch.manual_seed(int(generator.integers(2**63)))
         self.module.train()
+        if self.loss is F.cross_entropy and y.is_floating_point():
+            raise LearnerError(
+                f"the targets are values, {y.dtype}, and the loss is cross_entropy, of classes: "
+                "pass loss=lambda outputs, y: F.mse_loss(outputs[:, 0], y) to from_torch"
+            )
         size = min(self.batch_size, len(y))
         for _ in range(self.epochs):
             shuffled = torch.from_numpy(generator.permutation(len(y))).to(x.device)

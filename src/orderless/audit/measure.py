@@ -16,7 +16,7 @@ from .answers import chance, grade
 from .courses import Course, Order, course_of_rows, course_of_tasks
 from .result import OrderSensitivity, WorstOrder
 
-Record = dict[str, Any]  # a finished run: scores of all test sets, and a hash of the predictions
+Record = dict[str, Any]  # a finished run: scores of all test sets, and a hash of what was predicted
 
 
 def order_sensitivity(
@@ -119,6 +119,7 @@ def order_sensitivity(
         orders=[course.name_of(order) for order in course.orders],
         scores=scores,
         bits=np.array([[each["bits"] for each in row] for row in runs]),
+        compared="predicted labels" if runs[0][0]["labels"] else "bits",
         score="R^2" if course.targets[0].dtype.kind == "f" else "accuracy",
         chance=chance(course.targets),
         digest=digest([course.content, course.orders])[:16],
@@ -128,11 +129,12 @@ def order_sensitivity(
 
 
 def _train_and_grade(course: Course, learner: Any, order: Order, seed: int) -> Record:
-    predictions = course.predictions(learner, order, seed)
+    predictions, compared = course.run(learner, order, seed)
     pairs = zip(predictions, course.targets, strict=True)
     return {
         "scores": [grade(given, y) for given, y in pairs],
-        "bits": digest([torch.tensor(given).double() for given in predictions])[:16],
+        "bits": digest([torch.tensor(given).double() for given in compared])[:16],
+        "labels": course.targets[0].dtype.kind != "f" and compared[0].ndim == 1,
     }
 
 
@@ -192,7 +194,7 @@ def _slope(course: Course, learner: Any, rates: Sequence[float]) -> float | None
     variances = []
     for rate in rates:
         at_rate = partial(learner, lr=rate)
-        runs = [course.predictions(at_rate, order, 0) for order in course.orders]
+        runs = [course.run(at_rate, order, 0)[0] for order in course.orders]
         outputs = np.array([np.concatenate([p.ravel() for p in run]) for run in runs])
         variances.append(float((outputs - outputs[:1]).var(axis=0).mean()))
     if 0.0 in variances:

@@ -14,7 +14,7 @@ from ..text import percent, printable, small
 
 LEVEL = 0.05  # of the permutation test
 MEANING = {
-    "none": "every order gave the same bits",
+    "none": "every order gave the same",
     "sensitive": "the order matters, and more than the seed",
     "below reseeding": "the order matters, but no more than the seed",
     "not shown": "no effect of the order was found",
@@ -96,8 +96,9 @@ class WorstOrder(NamedTuple):
 class OrderSensitivity:
     """An audit: runs of a learner over S seeds and O orders of T tasks.
 
-    `scores` `[S, O, T]` were reached after the last task, `bits` `[S, O]` are hashes of the
-    predictions, and `chance` is the score of the best constant answer. `digest` is a hash of the
+    `scores` `[S, O, T]` were reached after the last task, `bits` `[S, O]` are hashes of what was
+    predicted, and `chance` is the score of the best constant answer. `compared` is "bits", or
+    "predicted labels" of a learner that gives no scores of the classes. `digest` is a hash of the
     data in the orders that were run, equal in two processes that ran the same. `slope` is the power
     of the learning rate with which the variance of predictions over orders falls.
 
@@ -115,6 +116,7 @@ class OrderSensitivity:
     orders: list[str]
     scores: Array
     bits: NDArray[np.str_]
+    compared: str = "bits"
     score: str = "accuracy"
     chance: float = 0.0
     digest: str = ""
@@ -176,23 +178,24 @@ class OrderSensitivity:
         seeds, orders, tasks = self.scores.shape
         averages = metrics.order_averages(self.scores)
         lowest = int(averages.argmin())
+        same = f" {self.compared}" if self.verdict == "none" else ""
         rows: dict[str, object] = {
-            "verdict": f"{self.verdict}: {MEANING[self.verdict]}",
-            self.score: f"{percent(self.parts.average)}%, the best constant answer "
-            f"{percent(self.chance)}%",
-            "best order": f"{percent(averages.max())}%",
-            "worst order": f"{percent(averages[lowest])}%, {self.orders[lowest]}",
-            "order sd": f"{small(100 * math.sqrt(self.order_variance))} points on a test set",
-            "seed sd": f"{small(100 * math.sqrt(self.seed_variance))} points",
+            "verdict": f"{self.verdict}: {MEANING[self.verdict]}{same}",
+            self.score: f"{self._score(self.parts.average)}, the best constant answer "
+            f"{self._score(self.chance)}",
+            "best order": self._score(averages.max()),
+            "worst order": f"{self._score(averages[lowest])}, {self.orders[lowest]}",
+            "order sd": f"{self._deviation(self.order_variance)} on a test set",
+            "seed sd": self._deviation(self.seed_variance),
         }
         if self.p_value is not None:
             rows["p"] = f"{self.p_value:.4f}"
         if self.ignores_seed:
-            rows["seeds"] = "all gave the same bits: there is nothing to compare with"
+            rows["seeds"] = f"all gave the same {self.compared}: there is nothing to compare with"
         if self.worst:
             rows["worst found"] = (
-                f"{percent(self.worst.average)}%, with another seed {percent(self.worst.again)}%, "
-                f"{self.worst.name}"
+                f"{self._score(self.worst.average)}, with another seed "
+                f"{self._score(self.worst.again)}, {self.worst.name}"
             )
         if self.slope is not None:
             rows["rate slope"] = f"{self.slope:.2f} (small rates: 4 for SGD, 2 for momentum, Adam)"
@@ -202,6 +205,14 @@ class OrderSensitivity:
         )
         lines = [title, *(f"  {name:13}{value}" for name, value in rows.items())]
         return "\n".join(map(printable, lines))
+
+    def _score(self, value: float) -> str:
+        """An accuracy is a share; R^2 is a number, which may be negative."""
+        return f"{percent(value)}%" if self.score == "accuracy" else f"{value:.3f}"
+
+    def _deviation(self, variance: float) -> str:
+        deviation = math.sqrt(variance)
+        return f"{small(100 * deviation)} points" if self.score == "accuracy" else small(deviation)
 
     def __repr__(self) -> str:
         return f"OrderSensitivity({self.name!r}, verdict={self.verdict!r})"
