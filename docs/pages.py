@@ -1,4 +1,4 @@
-"""Pages that nobody writes: the README as the home page, and the reference, one page a package."""
+"""Pages that are not in docs/: the README as the home page, what it links, and the reference."""
 
 import re
 from pathlib import Path
@@ -11,12 +11,18 @@ import orderless
 import orderless_lab
 
 ROOT = Path(__file__).parents[1]
+PAGES = {
+    "README.md": "index.md",
+    "SECURITY.md": "security.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((?!docs/|https?:|#)[^)]*\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Called by MkDocs when it knows the pages in docs/."""
-    files.append(File.generated(config, "index.md", content=home()))
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=content_of(source)))
     for name in rooms():
         page = name.replace("orderless_lab.", "lab-").replace("orderless.", "")
         content = f"# `{name}`\n\n::: {name}\n"
@@ -24,10 +30,12 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def home() -> str:
-    """The README; what it links outside of docs/ is not on the site."""
-    text = OUTSIDE.sub(r"\1", (ROOT / "README.md").read_text(encoding="utf-8"))
-    return text.replace("](docs/", "](")
+def content_of(source: str) -> str:
+    """A page of the root with its links as they are on the site, which has nothing else of it."""
+    text = (ROOT / source).read_text(encoding="utf-8")
+    for other, page in PAGES.items():
+        text = text.replace(f"]({other})", f"](docs/{page})")
+    return OUTSIDE.sub(r"\1", text).replace("](docs/", "](")
 
 
 def rooms() -> list[str]:
