@@ -12,7 +12,9 @@ COLUMNS = [0, 17, 100, 255, 256, 400, 511]
 
 
 def empty():
-    maps = ol.Ensemble(lambda: ol.features.RandomReLU(INPUTS, FEATURES, bias_scale=0.0), n=1, seed=0)
+    maps = ol.Ensemble(
+        lambda: ol.features.RandomReLU(INPUTS, FEATURES, bias_scale=0.0), n=1, seed=0
+    )
     return ol.ExactHead(maps, feature_limit=8.0, classes=10)
 
 
