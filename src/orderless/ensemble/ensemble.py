@@ -55,8 +55,7 @@ class Ensemble(nn.Module):
     a leading N on every tensor. Dropout is keyed on (seed, draw, i); other random functions inside
     a network differ between particles but are not keyed. The layers are the network's own, with
     stacked tensors: hooks on them run once a pass and see one particle's shapes, and `eval()` or
-    `requires_grad_()` on a layer holds for all particles. Passes in several threads wait for each
-    other.
+    `requires_grad_()` on a layer holds for all particles. Several threads take turns.
 
     >>> import torch, orderless as ol
     >>> particles = ol.Ensemble(lambda: torch.nn.Linear(3, 2), n=5, seed=0)
