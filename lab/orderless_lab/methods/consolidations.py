@@ -27,7 +27,9 @@ SI_STRENGTHS = {"task": 10.0, "domain": 5e4, "class": 5e3}
 SI_STRENGTHS |= {"splitcifar100-task": 100.0, "splitcifar100-domain": 500.0}
 SI_STRENGTHS |= {"splitcifar100-class": 5.0}
 
-BLUE, GREEN, PINK = Style("#0072B2", "^"), Style("#009E73", "v"), Style("#CC79A7", "P")
+BLUE = Style("#0072B2", "^")
+GREEN = Style("#009E73", "v")
+PINK = Style("#CC79A7", "P")
 
 
 def usual_strength(setup: Setup, strengths: dict[str, float]) -> float:
@@ -55,8 +57,9 @@ class EWCSettings(FisherSettings):
     """Settings of elastic weight consolidation."""
 
     ewc_step: PenaltyStep = "auto"
-    """EWC's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
-    with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
+    """EWC's steps: "closed" (SGD alone; stable at any strength) or by the penalty's "gradient";
+    "auto": closed with SGD, by the gradient with Adam, for which the literature's strengths are
+    meant."""
     ewc_strength: Number | None = None
     """EWC's lambda; None: the literature's for benchmark and scenario."""
 
@@ -143,8 +146,9 @@ class SISettings(Settings):
     si_xi: Positive = 0.1
     """SI's damping."""
     si_step: PenaltyStep = "auto"
-    """SI's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
-    with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
+    """SI's steps: "closed" (SGD alone; stable at any strength) or by the penalty's "gradient";
+    "auto": closed with SGD, by the gradient with Adam, for which the literature's strengths are
+    meant."""
     si_strength: Number | None = None
     """SI's c; None: the literature's for benchmark and scenario."""
 

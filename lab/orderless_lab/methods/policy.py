@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from .learners.policy import PolicyLearner
     from .setup import PolicySetup
 
-PLAIN, TRAC, EWC = Style(ORANGE, "s"), Style("#009E73", "v"), Style("#0072B2", "^")
+PLAIN = Style(ORANGE, "s")
+TRAC = Style("#009E73", "v")
+EWC = Style("#0072B2", "^")
 
 
 class PolicyEWCSettings(FisherSettings):

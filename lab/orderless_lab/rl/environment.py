@@ -6,6 +6,7 @@ first frame of the next episode with reward 0: that transition is not experience
 `info["valid"]` is False for it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,13 +18,12 @@ Saved = Mapping[str, Any]  # a `state_dict` read from a file
 Step = tuple[Array, Array, Array, Array, dict[str, Array]]
 
 
-class VectorEnvironment:
+class VectorEnvironment(ABC):
     """E copies of one environment with A actions; the base class of all environments.
 
     A subclass defines `_start() -> observations` and `_step(actions) -> (observations, rewards,
-    terminated, truncated)`, with next-step resets and new arrays every time; with levels also
-    `switch`, and to be saved also `state_dict` and `load_state_dict`. This class checks actions,
-    sums rewards to returns and tracks episodes:
+    terminated, truncated)`, with next-step resets and new arrays every time, `switch`, and its
+    state. This class checks actions, sums rewards to returns and tracks episodes:
 
     - `observations` `[E, ...]`: the current frames, for which the next actions are chosen.
     - `first` `[E]`: the frame is the first of its episode.
@@ -45,25 +45,25 @@ class VectorEnvironment:
         self.lengths = np.zeros(n_envs, dtype=np.int64)
         self.started = False  # False again after a step that was interrupted
 
-    def _start(self) -> Array:
-        raise NotImplementedError
+    @abstractmethod
+    def _start(self) -> Array: ...
 
-    def _step(self, actions: Array) -> tuple[Array, Array, Array, Array]:
-        raise NotImplementedError
+    @abstractmethod
+    def _step(self, actions: Array) -> tuple[Array, Array, Array, Array]: ...
 
+    @abstractmethod
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Switch to another level and start there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def state_dict(self) -> dict[str, object]:
         """The state from which `load_state_dict` resumes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load_state_dict(self, state: Saved) -> None:
         """Restore `observations`, `first`, `ended`, `returns` and `lengths`."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027, most have nothing to release
         """Release the copies' resources; by default there are none."""
 
     def normalize(self, returns: ArrayLike) -> Array:

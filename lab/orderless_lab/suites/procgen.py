@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,9 +155,9 @@ class ProcgenSuite(Suite):
     variant_name: ClassVar[str] = "game"
     variants: tuple[str, ...] = GAMES
 
+    @abstractmethod
     def sizes(self) -> dict[str, dict[str, Any]]:
         """The settings of the presets `demo`, `gpu` and `paper` that are not shared."""
-        raise NotImplementedError
 
     def presets(self, variant: str) -> Mapping[str, Preset]:
         make = self.settings

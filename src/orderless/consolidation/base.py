@@ -161,7 +161,7 @@ class QuadraticConsolidation(Consolidation):
         if closed and not descends:
             raise ValueError(
                 f"closed steps are those of descent by torch.optim.SGD, got a "
-                f"{type(optimizer).__name__}: closed=False"
+                f"{type(optimizer).__name__}: pass closed=False"
             )
         self.closed = descends if closed is None else closed
         self.optimizer = optimizer
