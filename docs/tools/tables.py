@@ -1,10 +1,11 @@
 """Put tables of lab/results into the README and the pages; with --check, say what differs.
 
-A comment before a table describes it: `rows`, each a list of parts, and `columns`, each a heading
-and a template. In a template, $0 is the row's first part, and {file:path:format} a value of a file
-in lab/results (or of "published"): keys joined by dots, where [key=value,key=value] is the first
-such object of a list. The format is one of FORMATS or of Python's. Prose may cite a percentage with
-a decimal only if such a table has it: one of the page's own, or one of docs/results.
+A comment `<!-- table NAME -->` before a table names its description in described/PAGE.toml: `rows`,
+each a list of parts, and `columns`, each a heading and a template. In a template, $0 is the row's
+first part, and {file:path:format} a value of a file in lab/results (or of "published"): keys joined
+by dots, where [key=value,key=value] is the first such object of a list. The format is one of
+FORMATS or of Python's. Prose may cite a percentage with a decimal only if such a table has it: one
+of the page's own, or one of docs/results.
 """
 
 import functools
@@ -18,7 +19,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "docs/results").glob("*.md"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end of table -->)", re.DOTALL)
+DESCRIBED = ROOT / "docs/tools/described"
+TABLE = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 VALUE = re.compile(r"\{([^{}:]+):([^{}:]+)(?::([^{}:]+))?\}")
 CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
@@ -76,22 +78,33 @@ def write_value(match: re.Match[str]) -> str:
     return FORMATS.get(match[3], lambda number: format(number, match[3] or ""))(value)
 
 
-def write_table(match: re.Match[str]) -> str:
-    described = tomllib.loads(match[2])
-    columns = described["columns"]
-    lines = [list(columns), [":--", *["--:"] * (len(columns) - 1)]]
-    for row in described["rows"]:
+def write_table(described: dict[str, Any], match: re.Match[str]) -> str:
+    columns = described[match[2]]["columns"]
+    heading = "| " + " | ".join(columns) + " |\n"
+    alignment = "|:--" + "|--:" * (len(columns) - 1) + "|\n"
+    lines = []
+    for row in described[match[2]]["rows"]:
         filled = [
             re.sub(r"\$(\d)", lambda part, row=row: row[int(part[1])], c) for c in columns.values()
         ]
-        lines.append([VALUE.sub(write_value, cell) for cell in filled])
-    table = "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+        cells = [VALUE.sub(write_value, cell) for cell in filled]
+        lines.append("| " + " | ".join(cells) + " |\n")
+    table = heading + alignment + "".join(lines)
     return f"{match[1]}\n{table}\n{match[3]}"
 
 
-def filled(page: Path) -> str:
+def description(page: Path, folder: Path) -> dict[str, Any]:
+    """The tables of a page by name: described/results-table1.toml for docs/results/table1.md."""
+    inside = page.is_relative_to(ROOT / "docs")
+    parts = page.relative_to(ROOT / "docs").parts if inside else (page.name,)
+    file = folder / "-".join(parts).replace(".md", ".toml")
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def filled(page: Path, folder: Path = DESCRIBED) -> str:
     """A page with the tables of today's JSON."""
-    return TABLE.sub(write_table, page.read_text(encoding="utf-8"))
+    write = functools.partial(write_table, description(page, folder))
+    return TABLE.sub(write, page.read_text(encoding="utf-8"))
 
 
 def tables_of(text: str) -> str:
@@ -100,17 +113,20 @@ def tables_of(text: str) -> str:
     return "\n".join(line for line in lines if line.startswith("|"))
 
 
-def main(check: bool, pages: list[Path] = PAGES) -> int:
+def main(check: bool, pages: list[Path] = PAGES, folder: Path = DESCRIBED) -> int:
     problems = []
     measured = "".join(filled(page) for page in RESULTS)
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        new = filled(page)
+        new = filled(page, folder)
         tables = tables_of(new) if page in RESULTS else tables_of(new + measured)
         cited = re.findall(r"(?<![\d.])\d+\.\d(?=%)", CODE.sub("", TABLE.sub("", text)))
         unknown = [figure for figure in cited if figure not in tables]
         if unknown:
             problems.append(f"{page.name} cites {', '.join(unknown)}, which no table has")
+        unused = description(page, folder).keys() - {match[2] for match in TABLE.finditer(text)}
+        if unused:
+            problems.append(f"{page.name} has no table {', '.join(sorted(unused))}")
         if check and new != text:
             problems.append(f"{page.name} has a table that is not its JSON's: run `make results`")
         if not check:
