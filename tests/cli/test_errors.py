@@ -77,7 +77,7 @@ app()
 def test_without_the_lab_its_commands_name_what_to_install() -> None:
     result = python(WITHOUT_LAB, "run", "splitmnist", "--preset", "demo")
     assert result.returncode == 2
-    assert result.stderr.count(b"\n") == 1 and b"pip install orderless-lab" in result.stderr
+    assert result.stderr.count(b"\n") == 1 and b"orderless-lab: pip install ./lab" in result.stderr
 
 
 def test_without_the_lab_the_library_has_its_own_commands() -> None:

@@ -45,7 +45,7 @@ def _missing(name: str) -> None:
     """A command of the lab where the lab is not installed."""
 
     def command() -> None:
-        typer.echo(f"orderless: `{name}` needs the lab: pip install orderless-lab", err=True)
+        typer.echo(f"orderless: `{name}` belongs to orderless-lab: pip install ./lab in a clone", err=True)
         raise typer.Exit(2)
 
     settings = {"allow_extra_args": True, "ignore_unknown_options": True}
