@@ -45,7 +45,8 @@ def _missing(name: str) -> None:
     """A command of the lab where the lab is not installed."""
 
     def command() -> None:
-        typer.echo(f"orderless: `{name}` belongs to orderless-lab: pip install ./lab in a clone", err=True)
+        install = "orderless-lab: pip install ./lab in a clone"
+        typer.echo(f"orderless: `{name}` belongs to {install}", err=True)
         raise typer.Exit(2)
 
     settings = {"allow_extra_args": True, "ignore_unknown_options": True}
