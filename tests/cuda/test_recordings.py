@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.cuda.compiled import Rates
+from orderless.cuda.compiled import CompiledStep, Rates
 
 
 @dataclass
@@ -49,6 +49,23 @@ def test_a_step_is_recorded_again_after(name: str) -> None:
     assert pf.recorded_settings() in before
     CHANGES[name](pf, ewc)
     assert pf.recorded_settings() not in before
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_compiled_step_looks_at_what_it_depends_on(name: str, monkeypatch) -> None:
+    """On a CPU, where the steps before a recording need no stream and a recording is an error."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(
+        CompiledStep, "_eager", lambda self, batch: self.filter.step(self.closures(batch)[0])
+    )
+    pf, ewc = filter_and_penalty()
+    loss = ol.per_particle(nn.functional.cross_entropy)
+    step = CompiledStep(pf, lambda x, y: loss(pf.particles(x), y), None)
+    batch = torch.ones(4, 3), torch.arange(4) % 2
+    step(*batch)
+    CHANGES[name](pf, ewc)
+    step(*batch)  # the first one of another recording; it would be recorded otherwise
+    assert len(step._graphs) == 2
 
 
 OPTIMIZERS = {

@@ -346,3 +346,11 @@ def test_a_weightless_sample_is_none_and_its_class_is_none() -> None:
             head.update(X[:2], Y[:2], sample_weight=[1.0, wrong])
     with pytest.raises(ValueError, match=r"must be \[2\], got \[3\]"):
         head.update(X[:2], Y[:2], sample_weight=[1.0, 1.0, 1.0])
+
+
+def test_labels_in_a_ledger_are_not_renamed() -> None:
+    head = fed(X, Y, ledger=True)
+    with pytest.raises(ValueError, match="drop_ledger"):
+        head.relabelled(list(range(1, 11)), 11)
+    head.drop_ledger()
+    assert head.relabelled(list(range(1, 11)), 11).predict(X).shape == (len(X), 11)

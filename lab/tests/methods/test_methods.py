@@ -68,6 +68,14 @@ def test_fresh_particles_with_noise_surround_networks_of_their_own():
         assert (fresh[key][0] - fresh[key][1]).abs().max() > 0.06
 
 
+def test_another_rule_weighs_the_same_particles():
+    pf = setup(min_ess=2.0).weighted_by(Linearized())
+    usual = setup(min_ess=2.0).weighted()
+    assert pf.weighting == Linearized() and pf.min_ess == usual.min_ess == 2.0
+    for key, value in pf.particles.state_dict().items():
+        assert torch.equal(value, usual.particles.state_dict()[key])
+
+
 @pytest.mark.parametrize(
     ("benchmark", "kind", "ewc", "si"),
     [
