@@ -181,10 +181,6 @@ class PPO:
         self.policy.draws = self._draws.get(self.env.level, _key(self.env.level, 0))
         self.scaler = self._new_scaler()
 
-    @property
-    def updates(self) -> int:
-        return sum(self._updates.values())
-
     def shuffle(self, count: int, place: int) -> Tensor:
         """A permutation of 0 ... count-1 for this round on this level and this `place`."""
         key = _key(self.env.level, self._updates.get(self.env.level, 0))
