@@ -176,7 +176,8 @@ class Replayed:
         if not self._inputs:
             self._pinned = torch.from_numpy(frames).pin_memory()
             self._inputs = [t.to(self.device, copy=True) for t in (self._pinned, *tensors)]
-            return self.function(*self._inputs)
+            # copies: a result may contain its inputs, which the next call overwrites
+            return tree_map(torch.clone, self.function(*self._inputs))
         # By numpy: torch would use all cores, whose threads then compete with the environments.
         np.copyto(self._pinned.numpy(), frames)
         for static, tensor in zip(self._inputs, (self._pinned, *tensors), strict=True):

@@ -9,7 +9,7 @@ from types import ModuleType
 from orderless.errors import UserError
 from orderless.io import package_files
 
-_INSTALL = "pip install 'orderless[procgen]'"
+_INSTALL = "pip install 'orderless-lab[procgen]'"
 
 
 class ProcgenMissing(UserError, ImportError):
