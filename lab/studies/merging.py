@@ -1,6 +1,6 @@
 """Merging networks that were trained apart: to what should the prior pull?
 
-    python lab/studies/merging.py [--widths 400] [--blocks 5] [--seeds 2] [--json FILE]
+    python lab/studies/merging.py [--widths 400] [--blocks 5] [--seeds 2] [--device cpu] [--json FILE]
 
 Every block of the data trains its own network from one start W_0; a layer's merged weights are
 
@@ -89,6 +89,7 @@ def train(network: nn.Module, data: Data, outputs: int, given: argparse.Namespac
     generator = torch.Generator().manual_seed(seed)
     for _ in range(given.passes):
         for rows in torch.randperm(len(y), generator=generator).split(BATCH):
+            rows = rows.to(y.device)
             target = F.one_hot(y[rows], outputs).float()
             loss = 0.5 * (network(x[rows]) - target).square().sum(1).mean()
             optimizer.zero_grad()
@@ -179,16 +180,17 @@ def run(split: str, scenario: str, width: int, count: int, seed: int, given) -> 
     (x, digits), (x_test, digits_test) = load_mnist(None)
     shuffled = torch.randperm(len(digits), generator=torch.Generator().manual_seed(seed))
     shuffled = shuffled[: given.samples]
-    x = x[shuffled].float().div(127.5).sub(1).view(-1, 1, 28, 28)
-    x_test = x_test.float().div(127.5).sub(1).view(-1, 1, 28, 28)
-    digits = digits[shuffled]
+    x = x[shuffled].float().div(127.5).sub(1).view(-1, 1, 28, 28).to(given.device)
+    x_test = x_test.float().div(127.5).sub(1).view(-1, 1, 28, 28).to(given.device)
+    digits = digits[shuffled].to(given.device)
+    digits_test = digits_test.to(given.device)
     outputs = 10 if scenario == "class" else 2
     y = digits % outputs
     cut = len(y) * 9 // 10
     data = x[:cut], y[:cut]
     scored = {"held_out": (x[cut:], y[cut:]), "test": (x_test, digits_test % outputs)}
     blocks = blocks_of(data, digits[:cut], split, count)
-    start = make_start(NETWORKS[given.network], width, outputs, seed)
+    start = make_start(NETWORKS[given.network], width, outputs, seed).to(given.device)
     networks = [train(copy.deepcopy(start), b, outputs, given, seed) for b in blocks]
     grams = [input_moments(n, b[0]) for n, b in zip(networks, blocks, strict=True)]
     sequential = copy.deepcopy(start)
@@ -239,6 +241,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=22_222, help="nine tenths train")
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--hidden-lr", type=float, default=0.1)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = []
@@ -254,7 +257,7 @@ def main() -> None:
                             continue
                         rows.append(run(split, scenario, width, count, seed, given))
                         print(json.dumps(rows[-1]), flush=True)
-                        write(given.json, {"means": means(rows), "rows": rows})
+                        write(given.json, {"means": means(rows), "rows": rows}, given.device)
 
 
 if __name__ == "__main__":
