@@ -22,7 +22,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from .exact.samples import sample_hashes
+from .exact.sums import sample_hashes
 
 Row = tuple[Tensor, Tensor]  # x and y of one sample
 

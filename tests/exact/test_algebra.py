@@ -24,7 +24,7 @@ from tests.exact.toys import (
 
 import orderless as ol
 from orderless.exact import sums
-from orderless.exact.samples import sample_keys
+from orderless.exact.sums import sample_keys
 from orderless.io import digest
 
 

@@ -11,8 +11,7 @@ import torch
 from tests.exact.toys import PROBE, X, Y, blobs, fed, same_bits, same_sums
 
 import orderless as ol
-from orderless.exact.samples import sample_keys
-from orderless.exact.sums import WORD, Basis, ExactSum, HeadSums
+from orderless.exact.sums import WORD, Basis, ExactSum, HeadSums, sample_keys
 from orderless.io import digest
 
 

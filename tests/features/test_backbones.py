@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 import orderless as ol
 from orderless.features import Backbone, cached, efficientnet_lite, minilm
-from orderless.features.efficientnet import EfficientNetLite, _Convolution
-from orderless.features.sentences import SentenceEncoder, Sentences
+from orderless.features.published import EfficientNetLite, SentenceEncoder, Sentences, _Convolution
 from orderless.io import digest
 
 

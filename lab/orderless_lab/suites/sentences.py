@@ -17,7 +17,7 @@ from .scenario import Kind, Scenario
 from .splits import Assign, assigned, split_into_tasks
 
 if TYPE_CHECKING:
-    from orderless.features.sentences import Sentences
+    from orderless.features.published import Sentences
 
 _TASKS = {"banking77": 7, "clinc150": 10}
 _minilm = lru_cache(minilm)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from orderless.features.sentences import Sentences
+from orderless.features.published import Sentences
 from orderless_lab.datasets import DataError, check, load_intents
 from orderless_lab.datasets import texts as files
 from orderless_lab.datasets.catalogue import INTENTS_MD5S

@@ -18,7 +18,6 @@ except ImportError as error:
         "pip install 'scikit-learn>=1.6'"
     ) from error
 
-from .classifier import ExactClassifier
-from .regressor import ExactRegressor
+from .models import ExactClassifier, ExactRegressor
 
 __all__ = ["ExactClassifier", "ExactRegressor"]

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Self, SupportsFloat
 
 import numpy as np
 
-from .classifier import ExactClassifier
-from .regressor import ExactRegressor
+from .models import ExactClassifier, ExactRegressor
 
 try:
     from river import base

@@ -42,11 +42,26 @@ from ..ensemble import Ensemble
 from ..features.exact import check_limit, check_whole
 from ..filters.base import Predictor
 from ..filters.weights import log_mean
-from .export import ExportedHead
-from .grid import GridFeatures, as_ensemble, in_plain_mode
-from .intake import LARGEST_LABEL, check_tensor, checked, sums_of
+from .grid import (
+    LARGEST_LABEL,
+    GridFeatures,
+    as_ensemble,
+    check_tensor,
+    checked,
+    in_plain_mode,
+    sums_of,
+)
 from .ridge import HeadPosterior
-from .solution import Prior, Solution, by_label, check_choice, checked_prior, read, solve
+from .solution import (
+    ExportedHead,
+    Prior,
+    Solution,
+    by_label,
+    check_choice,
+    checked_prior,
+    read,
+    solve,
+)
 from .sums import Basis, Column, HeadSums, tasks_and_labels, whole
 
 _LOCK = threading.Lock()  # of all heads, held while one takes over new sums

@@ -4,11 +4,9 @@ All but backbones have the same bits on every device. None uses data.
 """
 
 from .backbone import Backbone, cached
-from .convolutional import RandomConvolution
-from .efficientnet import efficientnet_lite
-from .leaves import DeadLeaves, dead_leaves
-from .relu import RandomReLU
-from .sentences import minilm
+from .convolutional import DeadLeaves, RandomConvolution, dead_leaves
+from .exact import RandomReLU
+from .published import efficientnet_lite, minilm
 
 __all__ = [
     "Backbone", "DeadLeaves", "RandomConvolution", "RandomReLU", "cached", "dead_leaves",
