@@ -1,6 +1,7 @@
 """The common base of classifier and regressor: features, scaling, algebra of data, state."""
 
 import copy
+import hashlib
 import operator
 import warnings
 from abc import ABC, abstractmethod
@@ -52,6 +53,7 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     input_scale: Any = None
     random_state: Any = None
     device: str = "cpu"
+    ledger: bool = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -84,7 +86,8 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Remove samples that were learned; see `ExactHead.forget`."""
+        """Remove samples that were learned; see `ExactHead.forget`. With a ledger, samples that
+        were never learned are refused."""
         check_is_fitted(self, "head_")
         X, y = self._validated(X, y, reset=False)
         X, y, weights = _weighted(X, y, sample_weight)
@@ -96,6 +99,14 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 stacklevel=2,
             )
         self.head_.forget(inputs, targets, sample_weight=weights)
+        return self
+
+    def drop_ledger(self) -> Self:
+        """Forget which samples were learned, but not what was learned from them. To be done before
+        the estimator is published."""
+        check_is_fitted(self, "head_")
+        self.head_.drop_ledger()
+        self.ledger = False
         return self
 
     @contextmanager
@@ -150,11 +161,10 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Set the scales of targets; y is None if they may not come from the data."""
 
     def _make_head(self) -> ExactHead:
-        head = ExactHead(self._feature_map(), **self._head_options())
+        head = ExactHead(self._feature_map(), ledger=self.ledger, **self._head_options())
         if head.grid.device != torch.device(self.device):
             head.to(self.device)
-        meaning = self._meaning(getattr(self, "classes_", None))
-        head.meaning = meaning
+        self._describe(head, getattr(self, "classes_", None))
         return head
 
     def _feature_map(self) -> Any:
@@ -253,10 +263,13 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """The heads of both, with the same columns."""
         return self.head_, other.head_
 
-    def _meaning(self, classes: np.ndarray | None) -> str:
-        """A text of labels and scales; heads are added only if these are equal."""
+    def _describe(self, head: ExactHead, classes: np.ndarray | None) -> None:
+        """Tell a head what its labels and scales mean."""
         values = [classes, *(getattr(self, name, None) for name in _SCALES)]
-        return repr([None if value is None else np.asarray(value).tolist() for value in values])
+        plain = [None if value is None else np.asarray(value).tolist() for value in values]
+        head.meaning = repr(plain)
+        if classes is not None:
+            head.label_names = torch.tensor([_label_name(label) for label in classes.tolist()])
 
     def _check_alike(self, other: Any) -> None:
         if self.features == "relu" == other.features and self.seed_ != other.seed_:
@@ -364,6 +377,13 @@ def _weighted(
     if kept.any():
         return X[kept], y[kept], weights[kept]
     raise ValueError("sample_weight must be positive for at least one sample, got only zeros")
+
+
+def _label_name(label: Any) -> int:
+    """A label as a number below 2^48; 1 and 1.0 are one label."""
+    whole = isinstance(label, float) and label.is_integer()
+    text = str(int(label) if whole else label)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest())
 
 
 def _plain(value: Any) -> Any:

@@ -31,6 +31,8 @@ class ExactClassifier(ClassifierMixin, ExactEstimator):
             `"uniform"` (in the place of balanced class weights), or one number per class.
         random_state: an int, a RandomState or None, as in scikit-learn.
         device: the torch device.
+        ledger: keep 16 bytes per sample and refuse to forget one that was never learned; without
+            it, most such deletions are not noticed. It is saved with the model; see `drop_ledger`.
 
     Attributes: `classes_`, `n_features_in_`, `feature_names_in_`, `head_` (the `ol.ExactHead`,
     which takes scaled inputs), `input_mean_`, `input_scale_`.
@@ -68,7 +70,7 @@ class ExactClassifier(ClassifierMixin, ExactEstimator):
         """The head with a column for each of `classes`, which include ours."""
         places = np.searchsorted(classes, self.classes_.astype(classes.dtype))
         result = self.head_.relabelled(places.tolist(), len(classes))
-        result.meaning = self._meaning(classes)
+        self._describe(result, classes)
         return result
 
     def _align(self, other: Any) -> tuple[ExactHead, ExactHead]:

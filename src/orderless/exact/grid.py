@@ -221,7 +221,8 @@ def sums_of(
             kept.append(Samples(keys[some], mass[some], rows_kept))
     assert sums is not None
     if basis.ledger:
-        names = sample_hashes(f"{basis.fingerprint} {task}", x, y)
+        named = y if head.label_names is None else head.label_names.to(y.device)[y]
+        names = sample_hashes(f"{basis.fingerprint} {task}", x, named)
         numbers = [int.from_bytes(name[:8], signed=True) for name in names]
         entries = torch.tensor(numbers, device=grid.device).unsqueeze(1)
         nothing = torch.zeros(0, len(names), 0, device=grid.device)

@@ -176,7 +176,10 @@ class ExactHead(Predictor):
         self.noise_variance = noise_variance
         self.class_prior = class_prior
         self.told: set[str] = set()  # what was warned of
-        self.meaning = ""  # an estimator's description of inputs and labels; not saved
+        # of an estimator, not saved: what inputs and labels mean, and labels `[C]` as numbers that
+        # do not change when it meets new ones, for a ledger
+        self.meaning = ""
+        self.label_names: Tensor | None = None
         self.sums = None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -312,6 +315,8 @@ class ExactHead(Predictor):
 
     def relabelled(self, labels: list[int], classes: int | None) -> Self:
         """The same data with label i renamed to `labels[i]` (ascending), out of `classes`."""
+        if self.basis.ledger and self.label_names is None:
+            raise ValueError("the hashes of a ledger hold labels: drop_ledger() before renaming")
         result = self.holding(None)
         result.classes = classes
         result.sums = None if self.sums is None else self.sums.relabelled(labels)

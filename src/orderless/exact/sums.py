@@ -346,18 +346,17 @@ class HeadSums:
 
     def relabelled(self, labels: list[int]) -> HeadSums:
         """The sums with label i renamed to `labels[i]`, ascending."""
-        if self.basis.ledger:
-            raise ValueError("the hashes of a ledger hold labels: drop_ledger() before renaming")
         renamed = torch.tensor(labels, device=self.columns.device)
 
         def rename(columns: Tensor) -> Tensor:
             old = columns.remainder(LABELS)
             return columns - old + renamed[old]
 
-        counted = {}
-        for name, own in self.counted.items():
-            keys = torch.stack([own.keys[:, 0], rename(own.keys[:, 1])], 1)
-            counted[name] = own._replace(keys=keys)
+        counted = dict(self.counted)
+        if "kept" in counted:
+            hashes, columns = counted["kept"].keys.unbind(1)
+            keys = torch.stack([hashes, rename(columns)], 1)
+            counted["kept"] = counted["kept"]._replace(keys=keys)
         return replace(self, columns=rename(self.columns), counted=counted)
 
     def state_dict(self) -> dict[str, Any]:
