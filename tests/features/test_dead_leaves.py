@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orderless.features import DeadLeaves, dead_leaves
-from orderless.features.convolutional import _inverse, normalized
+from orderless.features.exact import _inverse, normalized
 
 # of `torch.manual_seed(0); DeadLeaves(3, 32, 256).weight`
 SHA256 = "31d2e56e1383e619ea5eb119915ab11a34f74d9ff00ff8c652efac301568abd0"

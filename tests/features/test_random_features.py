@@ -11,7 +11,7 @@ from torch import nn
 
 import orderless as ol
 from orderless.features import DeadLeaves, RandomConvolution, RandomReLU
-from orderless.features.convolutional import natural_covariance
+from orderless.features.exact import natural_covariance
 
 MAPS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "relu": (lambda: RandomReLU(50, 64), (50,)),

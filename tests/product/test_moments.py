@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.product.sums import merged_layers, task_moments
+from orderless.product.merging import merged_layers, task_moments
 
 
 def moments(particles: ol.Ensemble, x: Tensor) -> dict[str, Tensor]:
     labels = torch.zeros(len(x), dtype=torch.long)
-    return task_moments(particles, merged_layers(particles), (x, labels)).grams
+    return task_moments(particles, merged_layers(particles), (x, labels))[0]
 
 
 def frozen(name: str) -> nn.Module:

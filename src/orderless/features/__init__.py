@@ -4,8 +4,7 @@ All but backbones have the same bits on every device. None uses data.
 """
 
 from .backbone import Backbone, cached
-from .convolutional import DeadLeaves, RandomConvolution, dead_leaves
-from .exact import RandomReLU
+from .exact import DeadLeaves, RandomConvolution, RandomReLU, dead_leaves
 from .published import efficientnet_lite, minilm
 
 __all__ = [

@@ -18,8 +18,7 @@ from ..ensemble.initialization import seeded
 from ..ensemble.precision import matrix_precision, one_thread, same_kernels
 from ..errors import DataError
 from ..io import digest, load, save, user_cache
-from .convolutional import dead_leaves
-from .exact import RandomReLU
+from .exact import RandomReLU, dead_leaves
 
 _PORTION = 512  # samples whose features are on the device at once
 _INPUT_LIMIT = 8.0  # of the projection, in deviations of the backbone's outputs

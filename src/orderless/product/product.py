@@ -16,9 +16,9 @@ The anchor A is W_0, or W_0 plus a third sum, that of the changes W_t - W_0: whe
 tasks says little about a direction, the networks' own movements are added up.
 
 Exact: for one Linear layer under squared error, trained to convergence, with A = W_0, this is the
-ridge solution on all data; and the sums have no rounding (`sums.py`), so that equal (W_t, G_t) give
-equal bits in any order of the tasks. Approximate: each layer is merged by itself, as if the others
-had not changed; a task's precision is that of squared error.
+ridge solution on all data; and the sums have no rounding (`merging.py`), so that equal (W_t, G_t)
+give equal bits in any order of the tasks. Approximate: each layer is merged by itself, as if the
+others had not changed; a task's precision is that of squared error.
 
 Relatives: RegMean (Jin et al., 2023) merges language models by the same formula without a prior;
 Fisher merging (Matena and Raffel, 2022) has a diagonal in place of G_t; consensus Monte Carlo
@@ -40,8 +40,7 @@ from ..ensemble.pairs import Data, is_pair, pairs
 from ..ensemble.stacking import check_same_shapes
 from ..filters.base import Closure, Link, Predictor, StepInfo, copied
 from ..filters.gradient import AveragingParticles
-from .merging import Prior, load_merged, load_tensors
-from .sums import TaskSums, merged_layers, task_sums
+from .merging import Prior, TaskSums, load_merged, load_tensors, merged_layers, task_sums
 
 
 class PosteriorProduct(Predictor):
@@ -144,17 +143,17 @@ class PosteriorProduct(Predictor):
     @torch.no_grad()
     def _begin_task(self) -> None:
         """x <- x_0, with a new optimizer. If it cannot be made, nothing has changed."""
-        tensors = [*self.particles.tensors().values(), self.particles.noise_counter]
-        before = [tensor.clone() for tensor in tensors]
+        before = copied(self.particles.tensors())
+        draws = self.particles.noise_counter.clone()
         parameters = [p for p in self.particles.parameters() if p.requires_grad]
         try:
-            _write([*self._start.values(), self._first_draw], tensors)
+            load_tensors(self.particles, self._start)
+            self.particles.noise_counter.copy_(self._first_draw)
             self.task_filter = AveragingParticles(self.particles, self.make_optimizer(parameters))
         except BaseException:
-            _write(before, tensors)
+            load_tensors(self.particles, before)
+            self.particles.noise_counter.copy_(draws)
             raise
-        for parameter in parameters:
-            parameter.grad = None
 
     def step(
         self, closure: Closure | Sequence[Closure], *, penalty: Closure | None = None
@@ -301,8 +300,3 @@ def _labelled(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
                 "with link='identity' for a regression, or give labels as whole numbers"
             )
         yield x, y
-
-
-def _write(values: list[Tensor], tensors: list[Tensor]) -> None:
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)
