@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
+from tests.common import batches, gradient_filter, mlp, train
 from torch import Tensor, nn
 
 import orderless as ol
@@ -43,15 +45,6 @@ CHANGES: dict[str, Callable[[ol.GradientFilter, ol.EWC], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_step_is_recorded_again_after(name: str) -> None:
-    pf, ewc = filter_and_penalty()
-    before = {pf.recorded_settings()}
-    assert pf.recorded_settings() in before
-    CHANGES[name](pf, ewc)
-    assert pf.recorded_settings() not in before
-
-
-@pytest.mark.parametrize("name", CHANGES)
 def test_a_compiled_step_looks_at_what_it_depends_on(name: str, monkeypatch) -> None:
     """On a CPU, where the steps before a recording need no stream and a recording is an error."""
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
@@ -66,6 +59,46 @@ def test_a_compiled_step_looks_at_what_it_depends_on(name: str, monkeypatch) -> 
     CHANGES[name](pf, ewc)
     step(*batch)  # the first one of another recording; it would be recorded otherwise
     assert len(step._graphs) == 2
+
+
+KINDS = {
+    "weighted": gradient_filter,
+    "averaging": partial(gradient_filter, kind=ol.AveragingParticles),
+    "gradient descent": partial(gradient_filter, n=1, kind=ol.GradientDescent),
+    "bootstrap": lambda: ol.BootstrapParticleFilter(ol.Ensemble(mlp, 3), perturbation=0.1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_leave_the_settings_as_they_are(kind):
+    """Otherwise every step would be recorded anew."""
+    pf = KINDS[kind]()
+    before = {pf.recorded_settings()}
+    train(pf, batches(3))
+    assert pf.recorded_settings() in before
+
+
+def test_a_consolidation_in_the_place_of_another_is_another_setting():
+    """Also where Python gives the new one the old one's place in memory."""
+    pf, _ = filter_and_penalty()
+    seen = set()
+    for _ in range(5):
+        pf.hooks.clear()
+        pf.register(ol.EWC(pf.particles))
+        seen.add(repr(pf.recorded_settings()))
+    assert len(seen) == 5
+
+
+def test_another_perturbation_is_another_setting():
+    pf, equal, other = (
+        ol.BootstrapParticleFilter(ol.Ensemble(mlp, 2), perturbation=radius)
+        for radius in (0.1, 0.1, 0.2)
+    )
+    before = pf.recorded_settings()
+    pf.perturbation = equal.perturbation
+    assert pf.recorded_settings() == before
+    pf.perturbation = other.perturbation
+    assert pf.recorded_settings() != before
 
 
 OPTIMIZERS = {

@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from tests.common import normal
 from torch import Tensor, nn
 
 
@@ -69,6 +70,19 @@ class Tokens(nn.Module):
         return {"logits": self.outlet(self.norm(hidden + attended)), "attention": weights}
 
 
+class Spectrum(nn.Module):
+    """A Fourier transform with a complex parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(4, dtype=torch.complex64))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(x) * self.filter.to(torch.complex128)
+        return self.head(torch.fft.irfft(spectrum, n=6))
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +124,7 @@ def image_net(*convolution: object, **options: object) -> nn.Module:
     )
 
 
-IMAGES, VECTORS, SEQUENCES = (3, 3, 8, 8), (5, 6), (2, 4, 6)
+IMAGES, VECTORS, SEQUENCES, TOKENS = (3, 3, 8, 8), (5, 6), (2, 4, 6), (3, 5)
 NETWORKS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), VECTORS),
     "no bias": (lambda: nn.Linear(6, 3, bias=False), VECTORS),
@@ -155,6 +169,9 @@ NETWORKS = {
     "filters": (Filters, IMAGES),
     "torch.func inside": (PerSample, VECTORS),
     "recurrent": (Recurrent, SEQUENCES),
+    "tied embedding": (Tokens, TOKENS),
+    "bags of tokens": (lambda: nn.Sequential(nn.EmbeddingBag(7, 4), nn.RMSNorm(4)), TOKENS),
+    "spectrum": (Spectrum, VECTORS),
     "running buffers": (Running, VECTORS),
     "transformer": (
         lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True),
@@ -162,6 +179,12 @@ NETWORKS = {
     ),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), VECTORS),
 }
+
+
+def inputs(shape: tuple[int, ...], seed: int = 2) -> Tensor:
+    """Numbers, or tokens."""
+    numbers = normal(*shape, seed=seed, dtype=torch.float64)
+    return (2 * numbers).abs().long().clamp(max=6) if shape == TOKENS else numbers
 
 
 class Pair(nn.Module):

@@ -2,15 +2,19 @@
 
 import pytest
 import torch
-from tests.filters.oracles import (
+from tests.common import (
+    OPTIMIZERS,
     assert_identical,
     batches,
     cross_entropy,
     dropout_mlp,
+    gradient_filter,
     mlp,
+    train,
     whole_state,
 )
 from torch import Tensor, nn
+from torch.optim import SGD
 
 import orderless as ol
 
@@ -20,19 +24,9 @@ def network() -> nn.Module:
     return nn.Sequential(dropout_mlp(), nn.BatchNorm1d(3))
 
 
-OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
-    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.1),
-}
-
-
-def trained(optimizer: str = "sgd", steps: int = 2, **options) -> ol.WeightedParticleFilter:
-    particles = ol.Ensemble(network, 4)
-    optimizer = OPTIMIZERS[optimizer](particles.parameters())
-    pf = ol.WeightedParticleFilter(particles, optimizer, **options)
-    for x, y in batches(steps):
-        pf.step(lambda x=x, y=y: cross_entropy(particles(x), y))
+def trained(optimizer: str = "sgd", steps: int = 2) -> ol.WeightedParticleFilter:
+    pf = gradient_filter(network, 4, OPTIMIZERS[optimizer])
+    train(pf, batches(steps))
     return pf
 
 
@@ -47,7 +41,7 @@ WRONG_LOSSES = {
     "a list": (lambda losses: losses.tolist(), TypeError, "got list"),
     "nothing": (lambda _: None, TypeError, "got NoneType"),
     "no gradient": (lambda losses: losses.detach(), ValueError, "do not depend"),
-    "all NaN": (lambda losses: losses * float("nan"), FloatingPointError, "no particle"),
+    "all NaN": (lambda losses: losses * float("nan"), FloatingPointError, "nothing has changed"),
     "all infinite": (lambda losses: losses + float("inf"), FloatingPointError, "no particle"),
 }
 
@@ -56,9 +50,7 @@ WRONG_LOSSES = {
 @pytest.mark.parametrize(
     ("optimizer", "position"), [("sgd", "only"), ("momentum", "second"), ("adam", "only")]
 )
-def test_wrong_losses_are_named_and_change_nothing(
-    wrong: str, optimizer: str, position: str
-) -> None:
+def test_wrong_losses_are_named_and_change_nothing(wrong, optimizer, position):
     pf = trained(optimizer)
     spoil, error, message = WRONG_LOSSES[wrong]
     before = whole_state(pf)
@@ -71,71 +63,74 @@ def test_wrong_losses_are_named_and_change_nothing(
         pf.step(closures if position == "only" else [closure, *closures])
     assert "\n" not in str(caught.value)
     assert_identical(whole_state(pf), before)
-    pf.step(closure)  # and it goes on
+    assert pf.step(closure).alive.all()  # and it goes on
 
 
 @pytest.mark.parametrize(
     ("optimizer", "steps"), [("sgd", 0), ("sgd", 2), ("momentum", 2), ("adam", 0), ("adam", 2)]
 )
-@pytest.mark.parametrize("how", ["raises", "interrupted"])
-def test_a_closure_that_fails_before_the_move_leaves_everything_as_before(
-    optimizer: str, steps: int, how: str
-) -> None:
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_a_closure_that_fails_before_the_move_leaves_everything_as_before(optimizer, steps, error):
     pf = trained(optimizer, steps)
-    error = {"raises": KeyError, "interrupted": KeyboardInterrupt}[how]
+    before = whole_state(pf)
 
     def closure() -> Tensor:
         cross_entropy(pf.particles(X), Y)  # draws noise and updates buffers
         raise error("no data")
 
-    before = whole_state(pf)
     with pytest.raises(error):
         pf.step(closure)
     assert_identical(whole_state(pf), before)
 
 
+LOSSES = torch.ones(4, requires_grad=True)
+WRONG_STEPS = {
+    "no closure": (lambda pf: pf.step([]), ValueError, "empty list"),
+    "losses": (lambda pf: pf.step(LOSSES), TypeError, "step takes functions .* got Tensor"),
+    "in a list": (lambda pf: pf.step([LOSSES]), TypeError, "step takes functions .* got Tensor"),
+    "nothing": (lambda pf: pf.step(None), TypeError, "step takes functions .* got NoneType"),
+    "a penalty's losses": (
+        lambda pf: pf.step(lambda: LOSSES, penalty=LOSSES),
+        TypeError,
+        "step takes functions .* got Tensor",
+    ),
+    "a penalty in one number": (
+        lambda pf: pf.step(lambda: pf.particles(X).mean((1, 2)), penalty=lambda: torch.zeros(())),
+        ValueError,
+        "the penalty must return one loss per particle",
+    ),
+    "of something else": (
+        lambda pf: pf.step(lambda: LOSSES.square()),
+        ValueError,
+        "do not depend on any parameter that the optimizer",
+    ),
+}
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_loss_of_something_else_is_refused(optimizer: str) -> None:
+@pytest.mark.parametrize("wrong", WRONG_STEPS)
+def test_what_is_no_step_is_refused(wrong, optimizer):
+    step, error, message = WRONG_STEPS[wrong]
     pf = trained(optimizer)
-    other = torch.ones(4, requires_grad=True)
     before = whole_state(pf)
-    with pytest.raises(ValueError, match="do not depend on any parameter that the optimizer"):
-        pf.step(lambda: other.square())
+    with pytest.raises(error, match=message):
+        step(pf)
     assert_identical(whole_state(pf), before)
 
 
-def test_no_closure_at_all_is_refused() -> None:
-    with pytest.raises(ValueError, match="empty list"):
-        trained().step([])
+def of_another(particles: ol.Ensemble) -> ol.WeightedParticleFilter:
+    return ol.WeightedParticleFilter(particles, SGD(ol.Ensemble(mlp, 3).parameters(), lr=0.1))
 
 
-def test_losses_instead_of_a_function_are_refused() -> None:
-    pf = trained()
-    losses = cross_entropy(pf.particles(X), Y)
-    before = whole_state(pf)
-    for wrong in (losses, [losses], None):
-        with pytest.raises(TypeError, match="step takes functions .* got (Tensor|NoneType)"):
-            pf.step(wrong)
-    with pytest.raises(TypeError, match="step takes functions .* got Tensor"):
-        pf.step(lambda: cross_entropy(pf.particles(X), Y), penalty=losses)
-    assert_identical(whole_state(pf), before)
+def of_a_parameter_more(particles: ol.Ensemble) -> ol.WeightedParticleFilter:
+    more = nn.Parameter(torch.zeros(5))
+    return ol.WeightedParticleFilter(particles, SGD([*particles.parameters(), more], lr=0.1))
 
 
-def test_a_penalty_of_the_wrong_shape_is_named() -> None:
-    pf = trained()
-    before = whole_state(pf)
-    with pytest.raises(ValueError, match="the penalty must return one loss per particle"):
-        pf.step(lambda: cross_entropy(pf.particles(X), Y), penalty=lambda: torch.zeros(()))
-    assert_identical(whole_state(pf), before)
-
-
-def test_an_optimizer_of_other_parameters_is_refused() -> None:
-    particles, other = ol.Ensemble(mlp, 2), ol.Ensemble(mlp, 3)
-    with pytest.raises(ValueError, match=r"shape \(3, 8, 6\)"):
-        ol.WeightedParticleFilter(particles, torch.optim.SGD(other.parameters(), lr=0.1))
-    both = [*particles.parameters(), nn.Parameter(torch.zeros(5))]
-    with pytest.raises(ValueError, match=r"shape \(5,\)"):
-        ol.WeightedParticleFilter(particles, torch.optim.SGD(both, lr=0.1))
+@pytest.mark.parametrize(("make", "shape"), [(of_another, "3, 8, 6"), (of_a_parameter_more, "5,")])
+def test_an_optimizer_of_other_parameters_is_refused(make, shape):
+    with pytest.raises(ValueError, match=rf"shape \({shape}\)"):
+        make(ol.Ensemble(mlp, 2))
 
 
 @pytest.mark.parametrize(
@@ -146,25 +141,19 @@ def test_an_optimizer_of_other_parameters_is_refused() -> None:
         ({"loss_scale": float("nan")}, "got nan"),
         ({"max_grad_norm": -1.0}, "max_grad_norm must be positive, got -1.0"),
         ({"link": "probit"}, "'probit'"),
-        ({"min_ess": 9}, "got 9"),
+        ({"min_ess": 9}, "between 1 and n=3, got 9"),
+        ({"min_ess": 0.5}, "between 1 and n=3, got 0.5"),
+        ({"min_ess": float("nan")}, "between 1 and n=3, got nan"),
+        ({"kind": ol.GradientDescent}, "an ensemble of 3"),
     ],
 )
-def test_wrong_options_are_named(options: dict, message: str) -> None:
-    particles = ol.Ensemble(mlp, 2)
+def test_wrong_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        ol.WeightedParticleFilter(
-            particles, torch.optim.SGD(particles.parameters(), lr=0.1), **options
-        )
+        gradient_filter(**options)
 
 
 @pytest.mark.parametrize("kind", [ol.WeightedParticleFilter, ol.GradientDescent])
-def test_a_plain_module_is_refused(kind: type) -> None:
+def test_a_plain_module_is_refused(kind):
     module = mlp()
     with pytest.raises(TypeError, match="got Sequential"):
-        kind(module, torch.optim.SGD(module.parameters(), lr=0.1))
-
-
-def test_gradient_descent_has_one_particle() -> None:
-    particles = ol.Ensemble(mlp, 3)
-    with pytest.raises(ValueError, match="an ensemble of 3"):
-        ol.GradientDescent(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+        kind(module, SGD(module.parameters(), lr=0.1))

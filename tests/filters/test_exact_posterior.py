@@ -1,10 +1,14 @@
 """Linear losses, where the weighted filter is exact Bayes; smooth ones, where it nearly is."""
 
+import copy
+from functools import partial
 from itertools import permutations
 
 import pytest
 import torch
-from tests.filters.oracles import Point, points
+from tests.common import Point, assert_identical, gradient_filter, normal, points
+from torch.optim import SGD
+from torch.testing import assert_close
 
 import orderless as ol
 
@@ -12,9 +16,8 @@ SIGMA2 = 0.1  # not a power of two: a rate rounded to float32 would show
 
 
 def linear_losses(count: int = 4, dimensions: int = 3) -> list[tuple[torch.Tensor, float]]:
-    generator = torch.Generator().manual_seed(3)
-    g = torch.randn(count, dimensions, generator=generator, dtype=torch.float64)
-    b = torch.randn(count, generator=generator, dtype=torch.float64)
+    g = normal(count, dimensions, seed=3, dtype=torch.float64)
+    b = normal(count, seed=4, dtype=torch.float64)
     return list(zip(g, b.tolist(), strict=True))
 
 
@@ -32,52 +35,45 @@ def closed_form(x0: torch.Tensor, losses: list, sigma2: float) -> tuple:
     return x0 - sigma2 * g, log_masses - evidence, evidence
 
 
-def run(losses: list, weighting: str, sigma2: float = SIGMA2, **options) -> tuple:
-    particles = points()
-    optimizer = torch.optim.SGD(particles.parameters(), lr=sigma2)
-    pf = ol.WeightedParticleFilter(particles, optimizer, weighting=weighting, **options)
+def run(losses: list, weighting: str, **options) -> ol.WeightedParticleFilter:
+    pf = gradient_filter(
+        Point, 5, partial(SGD, lr=SIGMA2), weighting=weighting, dtype=torch.float64, **options
+    )
     for g, b in losses:
-        pf.step(lambda g=g, b=b: particles(g) + b)
-    return particles, pf
+        pf.step(lambda g=g, b=b: pf.particles(g) + b)
+    return pf
+
+
+def assert_exact(pf: ol.WeightedParticleFilter, losses: list) -> None:
+    means, log_weights, evidence = closed_form(points().x.detach(), losses, SIGMA2)
+    found = pf.particles.x.detach(), pf.log_weights, pf.log_evidence
+    assert_close(found, (means, log_weights, evidence), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
 @pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
-def test_linear_losses_give_the_exact_posterior(weighting: str, order: tuple[int, ...]) -> None:
+def test_linear_losses_give_the_exact_posterior(weighting, order):
     losses = linear_losses()
-    means, log_weights, evidence = closed_form(points().x.detach(), losses, SIGMA2)
-    particles, pf = run([losses[i] for i in order], weighting)
-    exact = {"rtol": 0, "atol": 1e-12}
-    torch.testing.assert_close(particles.x.detach(), means, **exact)
-    torch.testing.assert_close(pf.log_weights, log_weights, **exact)
-    torch.testing.assert_close(pf.log_evidence, evidence, **exact)
+    assert_exact(run([losses[i] for i in order], weighting), losses)
 
 
 @pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
-def test_a_weighed_penalty_is_part_of_the_loss(weighting: str) -> None:
+def test_a_weighed_penalty_is_part_of_the_loss(weighting):
     """loss + penalty, both linear: the posterior is that of their sum."""
     losses = linear_losses(2)
-    means, log_weights, evidence = closed_form(points().x.detach(), losses, SIGMA2)
-    particles = points()
-    optimizer = torch.optim.SGD(particles.parameters(), lr=SIGMA2)
-    pf = ol.WeightedParticleFilter(particles, optimizer, weighting=weighting, weigh_penalty=True)
+    pf = run([], weighting, weigh_penalty=True)
     (g, b), (g_penalty, b_penalty) = losses
-    pf.step(lambda: particles(g) + b, penalty=lambda: particles(g_penalty) + b_penalty)
-    torch.testing.assert_close(particles.x.detach(), means, rtol=0, atol=1e-12)
-    torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=1e-12)
-    torch.testing.assert_close(pf.log_evidence, evidence, rtol=0, atol=1e-12)
+    pf.step(lambda: pf.particles(g) + b, penalty=lambda: pf.particles(g_penalty) + b_penalty)
+    assert_exact(pf, losses)
 
 
 @pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
-def test_loss_scale_multiplies_the_loss_in_the_weights_only(weighting: str) -> None:
-    losses = linear_losses()
-    plain, pf_plain = run(losses, weighting)
-    scaled, pf_scaled = run(losses, weighting, loss_scale=3.0)
-    assert torch.equal(plain.x, scaled.x)
-    pf_plain.loss_scale = 3.0  # may be changed at any time; here no step is left
-    assert pf_plain.loss_scale == pf_scaled.loss_scale
-    expected = (3.0 * pf_plain.log_weights).log_softmax(0)
-    torch.testing.assert_close(pf_scaled.log_weights, expected, rtol=0, atol=1e-12)
+def test_loss_scale_multiplies_the_loss_in_the_weights_only(weighting):
+    plain = run(linear_losses(), weighting)
+    scaled = run(linear_losses(), weighting, loss_scale=3.0)
+    assert torch.equal(plain.particles.x, scaled.particles.x)
+    expected = (3.0 * plain.log_weights).log_softmax(0)
+    assert_close(scaled.log_weights, expected, rtol=0, atol=1e-12)
 
 
 class Curved(Point):
@@ -88,22 +84,20 @@ class Curved(Point):
 
 
 def order_gap(sigma2: float, weighting: str) -> tuple[float, float]:
-    generator = torch.Generator().manual_seed(5)
-    data = torch.randn(2, 6, 3, generator=generator, dtype=torch.float64)
+    data = normal(2, 6, 3, seed=5, dtype=torch.float64)
     ends = []
     for order in ((0, 1), (1, 0)):
-        particles = ol.Ensemble(Curved, 4).double()
-        optimizer = torch.optim.SGD(particles.parameters(), lr=sigma2)
-        pf = ol.WeightedParticleFilter(particles, optimizer, weighting=weighting)
+        options = {"weighting": weighting, "dtype": torch.float64}
+        pf = gradient_filter(Curved, 4, partial(SGD, lr=sigma2), **options)
         for i in order:
-            pf.step(lambda p=particles, i=i: p(data[i]))
-        ends.append((particles.x.detach(), pf.log_weights))
+            pf.step(lambda pf=pf, i=i: pf.particles(data[i]))
+        ends.append((pf.particles.x.detach(), pf.log_weights))
     (x1, w1), (x2, w2) = ends
     return (x1 - x2).norm().item(), (w1 - w2).norm().item()
 
 
 @pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
-def test_the_gap_between_two_orders_falls_with_the_square_of_sigma2(weighting: str) -> None:
+def test_the_gap_between_two_orders_falls_with_the_square_of_sigma2(weighting):
     """O(sigma^4): halving sigma^2 divides it by 4, up to the next order (10% at this size)."""
     positions, weights = order_gap(0.01, weighting)
     half_positions, half_weights = order_gap(0.005, weighting)
@@ -113,22 +107,21 @@ def test_the_gap_between_two_orders_falls_with_the_square_of_sigma2(weighting: s
     assert weights / half_weights == pytest.approx(4, rel=0.1)
 
 
-def test_identical_particles_keep_uniform_weights() -> None:
+def test_identical_particles_keep_uniform_weights():
     """In float64: a batched product may round the losses of equal particles differently."""
     particles = ol.Ensemble.from_modules([Point().double()] * 7)
-    pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+    pf = ol.WeightedParticleFilter(particles, SGD(particles.parameters(), lr=0.1))
     for g in torch.randn(20, 3).double():
         pf.step(lambda g=g: particles(g).square())
     uniform = torch.full((7,), 1 / 7, dtype=torch.float64)
-    torch.testing.assert_close(pf.weights, uniform, rtol=0, atol=1e-14)
+    assert_close(pf.weights, uniform, rtol=0, atol=1e-14)
     assert pf.ess.item() == pytest.approx(7)
 
 
-def test_evidence_read_earlier_does_not_change_later() -> None:
-    _, pf = run(linear_losses(1), "trapezoid")
-    earlier, weights = pf.log_evidence, pf.log_weights
-    value, copies = earlier.item(), weights.clone()
+def test_evidence_read_earlier_does_not_change_later():
+    pf = run(linear_losses(1), "trapezoid")
+    earlier = pf.log_evidence, pf.log_weights
+    before = copy.deepcopy(earlier)
     pf.step(lambda: pf.particles(torch.ones(3, dtype=torch.float64)))
-    assert earlier.item() == value
-    assert torch.equal(weights, copies)
-    assert pf.log_evidence.item() != value
+    assert_identical(earlier, before)
+    assert pf.log_evidence != before[0]

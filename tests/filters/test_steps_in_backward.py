@@ -1,67 +1,55 @@
 """Plain SGD takes its steps inside the backward pass of Linear layers, and is a plain loop."""
 
-import copy
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.filters.oracles import assert_same_networks, batches, cross_entropy, loop, mlp
+from tests.common import (
+    OPTIMIZERS,
+    assert_like_the_loop,
+    assert_same_networks,
+    batches,
+    cross_entropy,
+    gradient_filter,
+    loop,
+    mlp,
+    take_step,
+)
 from torch import Tensor, nn
+from torch.optim import SGD
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.testing import assert_close
 
 import orderless as ol
 
-TOLERANCE = 1e-9
+DATA = list(batches(4, dtype=torch.float64))
 
 
-def sgd(parameters) -> torch.optim.SGD:
-    return torch.optim.SGD(parameters, lr=0.1)
-
-
-def usual(network, x: Tensor, y: Tensor, loss) -> Tensor:
-    return loss(network(x), y)
-
-
-def assert_like_the_loop(make, losses=usual, make_optimizer=sgd, **options) -> None:
-    """Four steps; `losses(network or particles, x, y, loss)` as one would write it for either."""
-    particles = ol.Ensemble(make, 3).double()
-    data = list(batches(4, dtype=torch.float64))
-    alone = partial(losses, loss=F.cross_entropy)
-    modules, log_weights = loop(particles, make_optimizer, data, loss=alone, **options)
-    pf = ol.WeightedParticleFilter(particles, make_optimizer(particles.parameters()), **options)
-    for x, y in data:
-        pf.step(partial(losses, particles, x, y, cross_entropy))
-    assert_same_networks(particles, modules, TOLERANCE)
-    torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=TOLERANCE)
+def assert_steps_are_those_of_the_loop(make, make_optimizer=OPTIMIZERS["sgd"], **options) -> None:
+    assert_like_the_loop(ol.Ensemble(make, 3).double(), DATA, make_optimizer, **options)
 
 
 def weighted(**options) -> ol.WeightedParticleFilter:
-    particles = ol.Ensemble(mlp, 3).double()
-    return ol.WeightedParticleFilter(particles, sgd(particles.parameters()), **options)
-
-
-def take_step(pf: ol.WeightedParticleFilter) -> None:
-    x, y = next(batches(1, dtype=torch.float64))
-    pf.step(lambda: cross_entropy(pf.particles(x), y))
+    return gradient_filter(dtype=torch.float64, **options)
 
 
 @pytest.mark.parametrize("max_grad_norm", [None, 1.0])
-def test_a_linear_layers_gradient_is_written_only_if_somebody_reads_it(max_grad_norm) -> None:
+def test_a_linear_layers_gradient_is_written_only_if_somebody_reads_it(max_grad_norm):
     pf = weighted(max_grad_norm=max_grad_norm)
-    take_step(pf)
+    take_step(pf, *DATA[0])
     written = [p.grad is not None for p in pf.particles.parameters()]
     assert written == [max_grad_norm is not None] * 4
 
 
 @pytest.mark.parametrize("rates", [(0.1, 0.01), (0.1, 0.0), (0.0, 0.1)], ids=str)
 def test_a_bias_moves_by_its_own_learning_rate(rates: tuple[float, float]) -> None:
-    def by_kind(parameters) -> torch.optim.SGD:
+    def by_kind(parameters) -> SGD:
         parameters = list(parameters)  # weight, bias, weight, bias
         kinds = zip((parameters[::2], parameters[1::2]), rates, strict=True)
-        return torch.optim.SGD([{"params": params, "lr": lr} for params, lr in kinds])
+        return SGD([{"params": params, "lr": lr} for params, lr in kinds])
 
-    assert_like_the_loop(mlp, make_optimizer=by_kind)
+    assert_steps_are_those_of_the_loop(mlp, by_kind)
 
 
 class Tied(nn.Module):
@@ -165,7 +153,7 @@ NETWORKS = {
 @pytest.mark.parametrize("max_grad_norm", [None, 0.1], ids=["", "clipped"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_layers_used_in_odd_ways(name: str, max_grad_norm: float | None) -> None:
-    assert_like_the_loop(NETWORKS[name], max_grad_norm=max_grad_norm)
+    assert_steps_are_those_of_the_loop(NETWORKS[name], max_grad_norm=max_grad_norm)
 
 
 def sizes(network) -> Tensor:
@@ -222,27 +210,26 @@ LOSSES = {
 @pytest.mark.parametrize("max_grad_norm", [None, 0.1], ids=["", "clipped"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_that_read_the_parameters_see_them_moved(name: str, max_grad_norm) -> None:
-    assert_like_the_loop(mlp, LOSSES[name], max_grad_norm=max_grad_norm)
+    losses = LOSSES[name]
+    assert_steps_are_those_of_the_loop(mlp, losses=losses, max_grad_norm=max_grad_norm)
 
 
-def test_closures_may_fill_one_buffer() -> None:
+def test_closures_may_fill_one_buffer():
     """Accumulation: x of the first closure is gone when the second has filled the buffer."""
     pf = weighted()
-    buffer = torch.empty(4, 6, dtype=torch.float64)
-    data = list(batches(3, (8, 6), torch.float64))
+    buffer = torch.empty(2, 6, dtype=torch.float64)
 
-    def whole(module, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(module(x[:4]), y[:4]) + F.cross_entropy(module(x[4:]), y[4:])
-
-    modules, log_weights = loop(pf.particles, sgd, data, loss=whole)
+    def whole(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(module(x[:2]), y[:2]) + F.cross_entropy(module(x[2:]), y[2:])
 
     def half(x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(pf.particles(buffer.copy_(x)), y)
 
-    for x, y in data:
-        pf.step([partial(half, x[:4], y[:4]), partial(half, x[4:], y[4:])])
-    assert_same_networks(pf.particles, modules, TOLERANCE)
-    torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=TOLERANCE)
+    modules, log_weights = loop(pf.particles, OPTIMIZERS["sgd"], DATA, whole)
+    for x, y in DATA:
+        pf.step([partial(half, x[:2], y[:2]), partial(half, x[2:], y[2:])])
+    assert_same_networks(pf.particles, modules, 1e-9)
+    assert_close(pf.log_weights, log_weights, rtol=0, atol=1e-9)
 
 
 def test_a_hook_on_a_weight_is_called() -> None:
@@ -252,30 +239,29 @@ def test_a_hook_on_a_weight_is_called() -> None:
     mask = (torch.arange(6) % 2).double()
     weight.register_hook(lambda gradient: gradient * mask)
     before = weight.detach().clone()
-    take_step(pf)
+    take_step(pf, *DATA[0])
     stayed = weight.detach() == before
     assert torch.equal(stayed, (mask == 0).expand_as(stayed))
 
 
 @pytest.mark.parametrize("frozen", ["0.bias", "0.weight", "2.bias", "2.weight"])
 @pytest.mark.parametrize("how", ["no gradient", "not the optimizer's"])
-def test_what_is_not_trained_stays(frozen: str, how: str) -> None:
-    particles = ol.Ensemble(mlp, 3)
+def test_what_is_not_trained_stays(frozen, how):
+    particles = ol.Ensemble(mlp, 3).double()
     parameters = dict(particles.named_parameters())
+    before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     if how == "no gradient":
         parameters[frozen].requires_grad_(False)
     else:
         del parameters[frozen]
-    pf = ol.WeightedParticleFilter(particles, sgd(parameters.values()))
-    before = copy.deepcopy(particles.state_dict())
-    x, y = next(batches(1))
-    pf.step(lambda: cross_entropy(particles(x), y))
-    for name, tensor in particles.state_dict().items():
-        assert torch.equal(tensor, before[name]) == (name == frozen)
+    pf = ol.WeightedParticleFilter(particles, OPTIMIZERS["sgd"](parameters.values()))
+    take_step(pf, *DATA[0])
+    stayed = [name for name, p in particles.named_parameters() if torch.equal(p, before[name])]
+    assert stayed == [frozen]
 
 
 @pytest.mark.parametrize("who", ["own hook", "global hook", "wrapped step"])
-def test_whoever_listens_to_the_optimizer_is_called_with_gradients(who: str) -> None:
+def test_whoever_listens_to_the_optimizer_is_called_with_gradients(who: str):
     pf = weighted()
     seen = []
 
@@ -288,7 +274,7 @@ def test_whoever_listens_to_the_optimizer_is_called_with_gradients(who: str) -> 
     elif who == "wrapped step":
         pf.optimizer.step = lambda: (inner(), look())
     handle = register_optimizer_step_post_hook(look) if who == "global hook" else None
-    take_step(pf)
+    take_step(pf, *DATA[0])
     if handle is not None:
         handle.remove()
     assert seen == [True]

@@ -1,19 +1,20 @@
 """Log-weights: huge losses, effective sample size, tempering on read, predictions."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from tests.filters.oracles import batches, cross_entropy, mlp, points
+from tests.common import Point, gradient_filter, normal
+from torch.optim import SGD
+from torch.testing import assert_close
 
 import orderless as ol
 from orderless.filters.weights import effective_sample_size, temper, temperature_for
 
 
 def weighted(n: int = 4, **options) -> ol.WeightedParticleFilter:
-    particles = points(n)
-    optimizer = torch.optim.SGD(particles.parameters(), lr=1e-300)
-    return ol.WeightedParticleFilter(particles, optimizer, **options)
+    return gradient_filter(Point, n, partial(SGD, lr=1e-300), dtype=torch.float64, **options)
 
 
 @pytest.mark.slow
@@ -27,7 +28,7 @@ def test_log_weights_survive_many_losses_of_ten_thousand(count: int) -> None:
         pf.reweigh(-losses, alive)
     expected = (-count * (losses - 1e4)).log_softmax(0)
     # 1e4 in float64 is exact to 2e-12, so 1e5 steps are to 2e-7
-    torch.testing.assert_close(pf.log_weights, expected, rtol=1e-9, atol=1e-11 * count)
+    assert_close(pf.log_weights, expected, rtol=1e-9, atol=1e-11 * count)
     assert pf.log_evidence.item() == pytest.approx(-1e4 * count - math.log(3), rel=1e-9)
     assert pf.steps.item() == count
 
@@ -48,8 +49,7 @@ def test_ess_is_one_over_the_sum_of_squares() -> None:
 @pytest.mark.parametrize("spread", [0.1, 3.0, 100.0, 1e6])
 @pytest.mark.parametrize("min_ess", [1.0, 2.5, 5.0, 7.9])
 def test_the_temperature_is_the_largest_that_keeps_min_ess(spread: float, min_ess: float) -> None:
-    generator = torch.Generator().manual_seed(1)
-    log_weights = (spread * torch.randn(8, generator=generator).double()).log_softmax(0)
+    log_weights = (spread * normal(8, seed=1).double()).log_softmax(0)
     tau = temperature_for(log_weights, min_ess).item()
     grid = torch.cat([torch.linspace(0, 1, 2001), torch.logspace(-9, 0, 2001)]).double()
     weights = (grid[:, None] * log_weights).softmax(1)
@@ -78,7 +78,7 @@ def test_tempering_happens_on_read_only() -> None:
     assert tempered.ess.item() == pytest.approx(4)
     assert 0 < tempered.temperature.item() < 1
     expected = (tempered.temperature * tempered.raw_log_weights).log_softmax(0)
-    torch.testing.assert_close(tempered.log_weights, expected)
+    assert_close(tempered.log_weights, expected)
     raw = tempered.raw_log_weights.clone()
     tempered.predict(torch.randn(3, dtype=torch.float64))
     assert torch.equal(tempered.raw_log_weights, raw)
@@ -93,32 +93,9 @@ def test_the_dead_do_not_count_for_min_ess() -> None:
     assert tempered[2:].isneginf().all()
 
 
-@pytest.mark.parametrize("min_ess", [0, 0.5, 5, -1, float("nan")])
-def test_min_ess_outside_of_1_to_n_is_refused(min_ess: float) -> None:
-    with pytest.raises(ValueError, match=f"between 1 and n=4, got {min_ess}"):
-        weighted(4, min_ess=min_ess)
-
-
-def test_predictions_are_weighted_mixtures() -> None:
-    particles = ol.Ensemble(mlp, 4)
-    pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=1.0))
-    for x, y in batches(5):
-        pf.step(lambda x=x, y=y: cross_entropy(particles(x), y))
-    x = torch.randn(7, 6)
-    outputs = torch.stack([particles[i](x) for i in range(4)]).detach()
-    weights = pf.log_weights.exp().float()
-    probabilities = torch.einsum("n,nbc->bc", weights, outputs.softmax(-1))
-    logits = torch.einsum("n,nbc->bc", weights, outputs)
-    torch.testing.assert_close(pf.predict(x), probabilities)
-    torch.testing.assert_close(pf.predict(x, combine="logits"), logits.softmax(-1))
-    torch.testing.assert_close(pf.outputs(x), outputs)
-    for link, expected in (("identity", logits), (torch.sigmoid, None)):
-        pf.link = link
-        if expected is None:
-            expected = torch.einsum("n,nbc->bc", weights, outputs.sigmoid())
-        torch.testing.assert_close(pf.predict(x), expected)
+def test_predictions_combine_probabilities_or_logits():
     with pytest.raises(ValueError, match="got 'mean'"):
-        pf.predict(x, combine="mean")
+        weighted().predict(torch.ones(3), combine="mean")
 
 
 def test_predicting_leaves_every_layer_in_its_mode() -> None:
@@ -129,8 +106,8 @@ def test_predicting_leaves_every_layer_in_its_mode() -> None:
         module[1].eval()
         return module
 
-    particles = ol.Ensemble(make, 2)
-    pf = ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+    pf = gradient_filter(make, 2, kind=ol.AveragingParticles)
+    particles = pf.particles
     x = torch.randn(5, 6)
     before = particles.get_buffer("1.running_mean").clone()
     pf.predict(x)

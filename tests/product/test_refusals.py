@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tests.filters.oracles import assert_identical
+from tests.common import assert_identical
 from tests.product.tasks import (
     convolutional,
     cross_entropy,
