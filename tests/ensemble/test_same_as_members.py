@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.ensemble.networks import NETWORKS, Tokens
+from tests.ensemble.networks import NETWORKS, Tokens, inputs
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
@@ -17,10 +17,6 @@ WAYS = {
     "chunked": {"chunk_size": 2},
     "one by one": {"chunk_size": 1},
 }
-
-
-def inputs(shape: tuple[int, ...]) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
 def assert_like_members(particles: ol.Ensemble, *args, in_dims=None, **kwargs) -> None:
