@@ -87,6 +87,17 @@ def test_heads_of_two_sites_are_merged_and_samples_are_forgotten(tables, tmp_pat
     assert f"{second} cannot be added to {a}" in said and "mean" in said and "--like" in said
 
 
+def test_a_head_that_is_given_twice_is_not_merged(tables, tmp_path):
+    a, b, copy, out = (tmp_path / f"{name}.st" for name in "abco")
+    fit(tables / "first.csv", a)
+    run("fit", "--data", tables / "second.csv", "--like", a, "--out", b)
+    shutil.copy(a, copy)
+    for twice in (a, copy):
+        said = refused("merge", a, b, twice, "--out", out)
+        assert f"{twice} holds the same data as {a}, which would count twice" in said
+    assert not out.exists()
+
+
 def test_a_ledger_refuses_to_forget_what_was_never_in(tables, tmp_path):
     head, out = tmp_path / "head.st", tmp_path / "after.st"
     fit(tables, head, "--ledger")
@@ -269,7 +280,13 @@ def test_a_head_does_not_take_other_data(tables, images, tmp_path):
     words = ["fit", "--like", head, *out, "--data"]
     assert "--count: it is that of" in refused(*words, tables, "--count", 32)
     new = written(table(5).assign(kind="new"), tmp_path / "new.csv")
-    assert "new.csv:2 has the label 'new', which is none of other, same" in refused(*words, new)
+    said = refused(*words, new)
+    assert "new.csv:2 has the label 'new', which is none of other, same: no class can" in said
+    frame = table(5)
+    frame.loc[3, "kind"] = None
+    for unknown, line in ((frame, 5), (frame.drop(columns="kind"), 2)):
+        said = refused(*words, written(unknown, new))
+        assert f"new.csv:{line} has no class in column 'kind'" in said
     run("fit", "--data", written(priced(99), new), "--target", "price", "--out", head)
     written(priced(9).assign(price=1e9), new)
     assert "new.csv:2 has the value 1e+09" in refused(*words, new)

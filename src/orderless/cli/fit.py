@@ -41,7 +41,9 @@ def fit(
     ledger: Annotated[
         bool, option("Remember which samples are in; forget refuses others.", name="--ledger")
     ] = False,
-    like: Annotated[Path | None, option("Take features, classes and scales from a head.")] = None,
+    like: Annotated[
+        Path | None, option("Take features, scales and the fixed set of classes from a head.")
+    ] = None,
     workers: Annotated[
         int | None, option("Worker processes, one thread each [one per core; GPU: 1].", min=1)
     ] = None,

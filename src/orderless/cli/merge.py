@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 from pathlib import Path
 from typing import Annotated
 
@@ -19,17 +20,25 @@ def merge(
 ) -> None:
     """Add the heads of several sites: the result is the head of all their data, to the bit.
 
+    A head that is given twice is refused: its samples would count twice.
+
     Example: orderless merge north.safetensors south.safetensors --out both.safetensors
     """
     from ..heads import Head
 
     check_output(out, *heads)
     total = Head.load(heads[0])
-    for path in heads[1:]:
+    for number, path in enumerate(heads[1:], 1):
         try:
             total = total + Head.load(path)
         except ValueError as error:
             raise UserError(f"{path} cannot be added to {heads[0]}: {error}") from None
+        for other in heads[:number]:
+            if filecmp.cmp(path, other, shallow=False):
+                raise UserError(
+                    f"{path} holds the same data as {other}, which would count twice: name every "
+                    "head once"
+                )
     total.save(out)
     typer.echo(f"wrote {out}: {summary(total)}")
 

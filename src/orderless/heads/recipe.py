@@ -129,7 +129,11 @@ class Recipe:
     def targets(self, answers: Sequence[Any], names: Sequence[str] = ()) -> Tensor:
         """Names of classes as labels, or values in units of the spread `[B]`."""
         names = names or [f"sample {number}" for number in range(len(answers))]
-        pairs = zip(answers, names, strict=True)
+        pairs = list(zip(answers, names, strict=True))
+        for answer, name in pairs:
+            if answer is None:
+                where = f"in column {self.label!r}" if self.label else "as its folder"
+                raise DataError(f"{name} has no {'value' if self.spread else 'class'} {where}")
         if self.spread:
             return torch.tensor([self._scaled(*pair) for pair in pairs], dtype=torch.float64)
         labels = {name: label for label, name in enumerate(self.classes)}
@@ -137,14 +141,12 @@ class Recipe:
             if answer not in labels:
                 raise DataError(
                     f"{name} has the label {answer!r}, which is none of "
-                    f"{', '.join(self.classes[:5])} ...: fit a head with all classes, and others "
-                    "--like it"
+                    f"{', '.join(self.classes[:5])}{', ...' if len(labels) > 5 else ''}: no class "
+                    "can be added to a head, nor by --like; fit a new one with all classes"
                 )
         return torch.tensor([labels[answer] for answer in answers])
 
-    def _scaled(self, answer: float | None, name: str) -> float:
-        if answer is None:
-            raise DataError(f"{name} has no value in column {self.label!r}")
+    def _scaled(self, answer: float, name: str) -> float:
         scaled = (answer - self.center) / self.spread
         if abs(scaled) > TARGET_LIMIT:
             raise DataError(
