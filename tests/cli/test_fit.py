@@ -317,12 +317,20 @@ def test_folders_that_hold_no_images_are_no_classes(images, tmp_path):
 
 
 def test_columns_that_are_no_features_are_told(tmp_path):
-    frame = table(60).assign(constant=3.0, row=range(5, 65))
-    frame.insert(0, "Unnamed: 0", np.random.default_rng(0).permutation(60))
-    said = fit(written(frame, tmp_path / "x.csv"), tmp_path / "x.st")
-    for name in ("Unnamed: 0", "constant", "row"):
-        assert f"warning (said once): column {name!r}" in said
-    assert said.count("warning") == 3
+    draw = np.random.default_rng(0)
+    frame = table(60).assign(constant=3.0, row=range(5, 65), id=draw.permutation(60))
+    frame["age"] = np.where(frame["id"] == 59, 58, frame["id"])  # one comes twice
+    frame["count"] = draw.integers(60, size=60)
+    frame.insert(0, "Unnamed: 0", draw.permutation(60))
+    written(frame[:25], tmp_path / "in two" / "1.csv")
+    written(frame[25:], tmp_path / "in two" / "2.csv")
+    for data in (written(frame, tmp_path / "x.csv"), tmp_path / "in two"):
+        said = fit(data, tmp_path / "x.st")
+        for name in ("Unnamed: 0", "constant", "row", "id"):
+            assert f"warning (said once): column {name!r}" in said
+        assert said.count("warning") == 4
+    few = table(9).assign(rank=draw.permutation(9))  # may be by chance
+    assert "warning" not in fit(written(few, tmp_path / "x.csv"), tmp_path / "x.st")
 
 
 def test_pipes_are_not_waited_for_and_names_do_not_move_the_cursor(tables, tmp_path):

@@ -42,7 +42,7 @@ def fit(
         bool, option("Remember which samples are in; forget refuses others.", name="--ledger")
     ] = False,
     like: Annotated[
-        Path | None, option("Take features, scales and the fixed set of classes from a head.")
+        Path | None, option("Take features, classes and scales from a head; it adds no class.")
     ] = None,
     workers: Annotated[
         int | None, option("Worker processes, one thread each [one per core; GPU: 1].", min=1)

@@ -1,5 +1,6 @@
 """A first look through all files: classes, columns and scales, before anything is learned."""
 
+import math
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from .files import Files, class_folders
 from .recipe import TARGET_LIMIT, Recipe
 from .tables import column_of, numbers, read_table
 
+MANY = 10  # rows whose numbers are hardly a permutation of 1, 2, ... by chance
 FEW = 4096  # samples all of which are kept, to tell how many are right when left out
 
 
@@ -40,6 +42,7 @@ def _look_through(recipe: Recipe, files: Files, values: bool) -> tuple[int, Reci
     widths: list[int] = []
     scaler = ExactScaler()
     counting: Any = True  # [D], whether each row has one more than the row before
+    whole: Any = True  # [D], whether all numbers are whole
     for path in files.paths:
         for frame in read_table(path, "" if values else label):
             columns = columns or [name for name in frame if name != label]
@@ -59,16 +62,18 @@ def _look_through(recipe: Recipe, files: Files, values: bool) -> tuple[int, Reci
             rows = np.concatenate(parts, axis=1)
             scaler.add(rows)
             counting = counting & (np.diff(rows, axis=0) == 1.0).all(axis=0)
+            whole = whole & (rows % 1 == 0).all(axis=0)
     samples = scaler.sixteenths // 16
     if not samples:
         raise DataError(f"{files.root} holds no row to learn from")
+    mean = scaler.mean.tolist()
+    scale = scaler.scale.tolist()
+    constant = scaler.low == scaler.high
+    numbering = counting & (samples > 2) | whole & _without_gap(scaler, samples)
     firsts = np.cumsum([0, *widths])  # of every column's numbers
     for name, first, width in zip(columns, firsts, widths, strict=False):
         if width == 1:
-            constant = scaler.low[first] == scaler.high[first]
-            _remark(name, constant, counting[first] and samples > 2)
-    mean = scaler.mean.tolist()
-    scale = scaler.scale.tolist()
+            _remark(name, constant[first], numbering[first])
     center = spread = 0.0
     if values:
         center = mean.pop()
@@ -79,20 +84,33 @@ def _look_through(recipe: Recipe, files: Files, values: bool) -> tuple[int, Reci
     return samples, replace(found, center=center, spread=spread)
 
 
+def _without_gap(scaler: ExactScaler, samples: int) -> Any:
+    """Whether the range, mean and deviation of every column [D] are those of so many whole numbers
+    that follow each other, in any order."""
+    middle = (scaler.low + scaler.high) / 2
+    deviation = math.sqrt((samples**2 - 1) / 12)
+    return (
+        (samples >= MANY)
+        & (scaler.high - scaler.low == samples - 1)
+        & (scaler.mean == middle)
+        & np.isclose(scaler.scale, deviation, rtol=1e-12, atol=0.0)
+    )
+
+
 class ColumnWarning(UserWarning):
     """A column that looks like none to learn from."""
 
     numbers_tell_apart = True
 
 
-def _remark(name: str, constant: bool, counting: bool) -> None:
+def _remark(name: str, constant: bool, numbering: bool) -> None:
     """Warn of a column that a head should not learn from."""
     if name.startswith("Unnamed: "):
         remark = "has no name, such as the index that pandas writes"
     elif constant:
         remark = "has one value only"
-    elif counting:
-        remark = "counts the rows"
+    elif numbering:
+        remark = "numbers the rows"
     else:
         return
     warnings.warn(f"column {name!r} {remark}: leave it out with --columns", ColumnWarning, 3)
