@@ -87,6 +87,18 @@ def test_heads_of_two_sites_are_merged_and_samples_are_forgotten(tables, tmp_pat
     assert f"{second} cannot be added to {a}" in said and "mean" in said and "--like" in said
 
 
+def test_a_head_that_began_small_and_keeps_every_sample_says_so(tables, tmp_path, monkeypatch):
+    monkeypatch.setattr("orderless.heads.survey.FEW", 300)
+    small, large, both = (tmp_path / f"{name}.st" for name in "slb")
+    assert "kept" not in fit(tables / "first.csv", small)
+    words = ["--like", small, "--out", large]
+    said = run("fit", "--data", tables / "second.csv", *words).output
+    assert "all samples are kept, as in the head that it is like" in said
+    assert "all samples are kept" in run("merge", small, large, "--out", both).output
+    assert "kept" not in fit(tables, large)
+    assert large.stat().st_size < both.stat().st_size
+
+
 def test_a_head_that_is_given_twice_is_not_merged(tables, tmp_path):
     a, b, copy, out = (tmp_path / f"{name}.st" for name in "abco")
     fit(tables / "first.csv", a)

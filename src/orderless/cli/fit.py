@@ -110,14 +110,22 @@ def choose_features(files: Files, features: str | None, count: int | None) -> st
 
 def summary(head: Head) -> str:
     """What a head has learned from, and how well it predicts what it has not seen."""
+    from ..heads.survey import FEW
+
     recipe = head.recipe
-    parts = [f"{head.exact.samples:,} samples"]
+    samples = head.exact.samples
+    parts = [f"{samples:,} samples"]
     parts += listed("columns", recipe.columns) + listed("classes", recipe.classes)
     right, kept = head.left_out()
     if recipe.spread:
         parts.append(f"values of {recipe.label}, of standard error {head.noise():.3g}")
     elif kept:
         parts.append(f"{percent(right / kept)}% of {kept:,} are right when left out")
+        if recipe.calibration == 1 and samples > FEW:
+            parts.append(
+                f"all samples are kept, as in the head that it is like, which began with at most "
+                f"{FEW:,}: for a far smaller file begin with more, of which one in 16 is kept"
+            )
     return "\n".join(parts)
 
 
