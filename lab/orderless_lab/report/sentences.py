@@ -79,6 +79,13 @@ def notes(table: Table, numbers: pd.DataFrame) -> list[str]:
     found = [note for name, row in rows.items() for note in _about(table.label(name), row)]
     found += _little_learned(table)
     found += _different_settings(table)
+    above = numbers.index[numbers["average"] + numbers["margin"] > 1]
+    if len(above) and not table.returns:
+        which = ", ".join(table.label(name) for name in above)
+        found.append(
+            f"± 95% passes 100% ({which}): Student's interval knows no largest score; it ends at "
+            "100%."
+        )
     if len({(tuple(row.seeds), tuple(row.orders)) for row in rows.values()}) > 1:
         most = max(len(row.cells) for row in rows.values())
         fewer = ", ".join(table.label(name) for name in rows if len(rows[name].cells) < most)

@@ -75,6 +75,15 @@ def test_the_headline_names_the_best_row_and_the_filter_beside_one_network(ruled
     assert "higher in 1 of 3 orders, too few to tell them apart" in rest
 
 
+def test_an_interval_that_passes_100_percent_is_said_to_end_there(ruled_by):
+    wide = {"gd": [0.5, 0.6, 0.7], "wpf": [0.9, 1.0, 0.8], "joint": [1.0] * 3}
+    summary = ruled_by(lambda method, order, seed: wide[method][order], list(wide))
+    assert summary.numbers["average"]["wpf"] + summary.numbers["margin"]["wpf"] > 1
+    (note,) = [note for note in summary.notes if "passes 100%" in note]
+    assert "(Weighted particle filter)" in note
+    assert not [note for note in ruled_by(demo, list(DEMO)).notes if "passes 100%" in note]
+
+
 def test_a_row_that_broke_down_or_sees_all_tasks_or_lacks_runs_is_not_the_best(summary_of):
     ones = {"scores": {"particles": np.ones((TASKS + 1, TASKS)).tolist()}}
     cells = [make_cell(name, order, 0) for name in ("gd", "wpf") for order in range(3)]
