@@ -3,8 +3,9 @@
 import re
 from collections.abc import Sequence
 
-from orderless.text import printable
+from orderless.errors import printable
 
+MISSING = "-"
 MARKDOWN = {ord(letter): f"\\{letter}" for letter in "\\`*_[]|#"}
 MARKDOWN |= {ord(letter): f"&#{ord(letter)};" for letter in "&<$~"}
 PLAIN_CODE = re.compile(r"[\w+.,=()-]+( [\w+.,=()-]+)*", re.ASCII)

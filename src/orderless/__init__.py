@@ -24,7 +24,7 @@ _HOMES = {
     "ParticleParameter": "ensemble",
     "Perturb": "ensemble",
     "PosteriorProduct": "product",
-    "Prequential": "evaluation",
+    "Prequential": "tasks",
     "SI": "consolidation",
     "Task": "tasks",
     "WeightedParticleFilter": "filters",
@@ -34,7 +34,7 @@ _HOMES = {
     "merge_filters": "filters",
     "order_sensitivity": "audit",
     "per_particle": "ensemble",
-    "prequential": "evaluation",
+    "prequential": "tasks",
     "save": "io",
 }
 _ROOMS = (
@@ -70,8 +70,6 @@ if _TYPE_CHECKING:  # the same for type checkers, which cannot read the table
     from .ensemble import per_particle as per_particle
     from .estimators import ExactClassifier as ExactClassifier
     from .estimators import ExactRegressor as ExactRegressor
-    from .evaluation import Prequential as Prequential
-    from .evaluation import prequential as prequential
     from .exact import ExactHead as ExactHead
     from .filters import AveragingParticles as AveragingParticles
     from .filters import BootstrapParticleFilter as BootstrapParticleFilter
@@ -87,7 +85,9 @@ if _TYPE_CHECKING:  # the same for type checkers, which cannot read the table
     from .product import PosteriorProduct as PosteriorProduct
     from .product import merge as merge
     from .scaling import ExactScaler as ExactScaler
+    from .tasks import Prequential as Prequential
     from .tasks import Task as Task
+    from .tasks import prequential as prequential
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,11 @@
-"""The errors whose message is all that their reader needs; the command line prints nothing else."""
+"""Errors whose message is all that their reader needs, and names of users in such a message."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+FORMULA = ("=", "+", "-", "@")  # a spreadsheet evaluates a cell that begins with one of these
+NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 
 class UserError(ValueError):
@@ -31,3 +35,23 @@ def did_you_mean(given: str, choices: Iterable[str]) -> str:
     """
     alike = get_close_matches(given, [str(choice) for choice in choices], 1)
     return f" (did you mean {alike[0]!r}?)" if alike else ""
+
+
+def printable(text: str) -> str:
+    """The text with control characters, line breaks and changes of direction as escapes.
+
+    >>> printable("red: \\x1b[31m")
+    'red: \\\\x1b[31m'
+    """
+    letters = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(letters)
+
+
+def csv_cell(text: str) -> str:
+    """The text for a CSV cell; a quote before it prevents its evaluation as a formula.
+
+    >>> csv_cell("=1+1"), csv_cell("-1")
+    ("'=1+1", '-1')
+    """
+    text = printable(text)
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text

@@ -1,24 +1,22 @@
-"""One task: its training and test data."""
+"""What a learner is tested on: tasks with test data of their own, and streams.
+
+Every batch of a stream is predicted first and learned afterwards (`prequential`).
+"""
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .ensemble import find_device
 
-
-class SizedDataset(Protocol):
-    """Anything with a length whose items are (x, y), such as a map-style torch Dataset."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
+_ARRAYS = Tensor, np.ndarray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,40 +79,100 @@ class Task:
         return Task(x, y, x_test, y_test, self.name)
 
 
-def task_from_datasets(
-    training: SizedDataset, test: SizedDataset, *, name: str = "", relabel: bool = False
-) -> Task:
-    """Read two datasets, or pairs (x, y) of tensors or arrays, into one task.
+@dataclass(frozen=True)
+class Prequential:
+    """The predictions on each batch before it was learned.
 
-    With `relabel`, the labels in ascending order become 0, 1, ...
+    `samples` `[T]`: the number of samples learned before batch t was predicted; `right` `[T]`: the
+    number of its correct predictions; `sizes` `[T]`: the number of its samples.
+
+    >>> result = Prequential(np.array([4, 8]), right=np.array([1, 3]), sizes=np.array([4, 4]))
+    >>> result.accuracy, result.curve, result.recent(1)
+    (0.5, array([0.25, 0.5 ]), array([0.25, 0.75]))
     """
-    (x, y), (x_test, y_test) = _read(training), _read(test)
-    if relabel:
-        known = torch.cat([y, y_test]).unique()
-        y, y_test = torch.searchsorted(known, y), torch.searchsorted(known, y_test)
-    return Task(x, y, x_test, y_test, name)
+
+    samples: NDArray[np.int64]
+    right: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy of all predictions; NaN without any."""
+        return float(self.right.sum() / self.sizes.sum()) if len(self.sizes) else float("nan")
+
+    @property
+    def curve(self) -> NDArray[np.float64]:
+        """The accuracy up to each batch, `[T]`."""
+        return self.right.cumsum() / self.sizes.cumsum()
+
+    def recent(self, batches: int) -> NDArray[np.float64]:
+        """The accuracy over the last `batches` batches up to each batch, `[T]`."""
+        if batches < 1:
+            raise ValueError(f"batches must be at least 1, got {batches}")
+
+        def window(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+            sums = counts.cumsum()
+            return sums - np.concatenate([np.zeros(batches, np.int64), sums])[: len(sums)]
+
+        return window(self.right) / window(self.sizes)
 
 
-def is_array(value: object) -> bool:
-    """Whether `value` is a tensor or array, that is, all inputs or labels at once."""
-    return isinstance(value, Tensor | np.ndarray)
+def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
+    """Test, then train: predict each batch (x, y) of a stream before it is learned.
 
+    learner: has `predict(x)`, which gives labels `[B]` or probabilities `[B, C]`, and one of
+    `update(x, y)` (the exact filter), `partial_fit(x, y)` (scikit-learn) and `learn(x, y)`. The
+    first batch is learned without a prediction. A classifier of scikit-learn that must be told its
+    classes learns a batch of its own before: `learner.partial_fit(x, y, classes=classes)`.
 
-def _read(dataset: SizedDataset) -> tuple[Tensor, Tensor]:
-    if isinstance(dataset, tuple | list) and len(dataset) == 2 and is_array(dataset[0]):
-        x, y = dataset
-        kind = y.dtype if is_array(y) else type(y).__name__
-        if "int" not in str(kind):  # `relabel` would rank other numbers
+    stream: batches (x, y) with class labels y `[B]`.
+
+    >>> import torch, orderless as ol
+    >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+    >>> y = (x[:, 0] > 0).long()
+    >>> head = ol.ExactHead(ol.features.RandomReLU(4, 32), classes=2)
+    >>> result = prequential(head, zip(x.split(50), y.split(50)))
+    >>> bool(result.accuracy > 0.9), len(result.curve)
+    (True, 9)
+    """
+    names = ("update", "partial_fit", "learn")
+    learn = next((getattr(learner, name) for name in names if hasattr(learner, name)), None)
+    if learn is None or not hasattr(learner, "predict"):
+        raise TypeError(
+            f"a learner needs predict(x) and one of {', '.join(names)}; "
+            f"{type(learner).__name__} lacks them"
+        )
+    if isinstance(stream, tuple | list) and any(isinstance(part, _ARRAYS) for part in stream):
+        raise TypeError(
+            f"a stream is an iterable of batches (x, y), got a {type(stream).__name__} of arrays: "
+            "split them, zip(x.split(100), y.split(100)), or wrap one batch as [(x, y)]"
+        )
+    samples, right, sizes = [], [], []
+    learned = 0
+    for x, y in stream:
+        labels = _array(y)
+        if labels.dtype.kind == "f":
             raise ValueError(
-                f"labels must be integers of shape [n], got {kind}: number them from 0"
+                "y must hold class labels, whose right predictions are counted, got "
+                f"{labels.dtype}: give whole numbers or texts"
             )
-        return torch.as_tensor(x), torch.as_tensor(y).long()  # torch cannot sort all of them
-    if not len(dataset):
-        raise ValueError(f"a dataset must have at least one sample, got an empty {type(dataset)}")
-    items = [dataset[index] for index in range(len(dataset))]
-    # np.array accepts more than as_tensor, such as PIL images
-    x = [x if isinstance(x, Tensor) else torch.from_numpy(np.array(x)) for x, _ in items]
-    try:
-        return torch.stack(x), torch.tensor([operator.index(y) for _, y in items])
-    except TypeError as error:  # int would cut off the fractions of a regression's values
-        raise ValueError(f"labels must be integers: {error}; number them from 0") from None
+        if learned:
+            predicted = _array(learner.predict(x))
+            # one column holds the probabilities, all 1, of the only class so far
+            if predicted.ndim == 2 and (predicted.shape[1] > 1 or (predicted == 1).all()):
+                predicted = predicted.argmax(axis=1)
+            if predicted.shape != labels.shape:
+                raise ValueError(
+                    f"there are {len(labels)} labels and predictions of shape {predicted.shape}"
+                )
+            samples.append(learned)
+            right.append(int((predicted == labels).sum()))
+            sizes.append(len(labels))
+        learn(x, y)
+        learned += len(y)
+    return Prequential(*[np.array(part, dtype=np.int64) for part in (samples, right, sizes)])
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """A numpy array, also of a tensor that is on a GPU or requires gradients."""
+    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from orderless import metrics
-from orderless.text import MISSING
 
+from ..text import MISSING
 from .frame import Row
 
 Compute = Callable[[Row], float]

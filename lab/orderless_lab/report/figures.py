@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from orderless import metrics
-from orderless.text import printable
+from orderless.errors import printable
 
 from .columns import written
 from .frame import Row, Table

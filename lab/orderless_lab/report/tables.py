@@ -6,10 +6,10 @@ from typing import Literal, get_args
 
 import pandas as pd
 
-from orderless.text import MISSING, csv_cell, printable
+from orderless.errors import csv_cell, printable
 
 from ..suites.registry import label_of
-from ..text import count, markdown, markdown_code
+from ..text import MISSING, count, markdown, markdown_code
 from .columns import NUMBERS, written
 from .frame import Table, shared_settings
 from .summary import Summary

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from orderless.cli.references import made_by
 from orderless.errors import UserError
-from orderless.tasks import Task, is_array, task_from_datasets
+from orderless.tasks import Task
 
 from .augment import to_unit
 from .base import Outline, Preset
@@ -154,11 +156,11 @@ def _task(given: Any, number: int, kind: Kind) -> Task:
                 f"task {number} must be an ol.Task, (training, test), or (x, y), got "
                 f"{_kind_of(given)}"
             )
-        alone = not pair or is_array(given[0])
+        alone = not pair or _is_array(given[0])
         parts = (given, given) if alone else given
         name = f"task {number}"
     try:
-        task = task_from_datasets(*parts, name=name, relabel=kind != "domain")
+        task = _task_of(*parts, name=name, relabel=kind != "domain")
     except (TypeError, ValueError) as error:
         raise ValueError(f"task {number}: {error}") from error
     return Scenario([task]).validation(HELD_OUT).tasks[0] if alone else task
@@ -167,3 +169,40 @@ def _task(given: Any, number: int, kind: Kind) -> Task:
 def _kind_of(given: Any) -> str:
     size = f" of length {len(given)}" if hasattr(given, "__len__") else ""
     return f"a {type(given).__name__}{size}"
+
+
+def _task_of(training: Any, test: Any, *, name: str, relabel: bool) -> Task:
+    """Read two datasets, or pairs (x, y) of tensors or arrays, into one task.
+
+    With `relabel`, the labels in ascending order become 0, 1, ...
+    """
+    (x, y), (x_test, y_test) = _read(training), _read(test)
+    if relabel:
+        known = torch.cat([y, y_test]).unique()
+        y, y_test = torch.searchsorted(known, y), torch.searchsorted(known, y_test)
+    return Task(x, y, x_test, y_test, name)
+
+
+def _is_array(value: object) -> bool:
+    """Whether `value` is a tensor or array, that is, all inputs or labels at once."""
+    return isinstance(value, Tensor | np.ndarray)
+
+
+def _read(dataset: Any) -> tuple[Tensor, Tensor]:
+    if isinstance(dataset, tuple | list) and len(dataset) == 2 and _is_array(dataset[0]):
+        x, y = dataset
+        kind = y.dtype if _is_array(y) else type(y).__name__
+        if "int" not in str(kind):  # `relabel` would rank other numbers
+            raise ValueError(
+                f"labels must be integers of shape [n], got {kind}: number them from 0"
+            )
+        return torch.as_tensor(x), torch.as_tensor(y).long()  # torch cannot sort all of them
+    if not len(dataset):
+        raise ValueError(f"a dataset must have at least one sample, got an empty {type(dataset)}")
+    items = [dataset[index] for index in range(len(dataset))]
+    # np.array accepts more than as_tensor, such as PIL images
+    x = [x if isinstance(x, Tensor) else torch.from_numpy(np.array(x)) for x, _ in items]
+    try:
+        return torch.stack(x), torch.tensor([operator.index(y) for _, y in items])
+    except TypeError as error:  # int would cut off the fractions of a regression's values
+        raise ValueError(f"labels must be integers: {error}; number them from 0") from None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from ..text import percent, printable, small
+from ..errors import printable
 
 LEVEL = 0.05  # of the permutation test
 MEANING = {
@@ -208,11 +208,11 @@ class OrderSensitivity:
 
     def _score(self, value: float) -> str:
         """An accuracy is a share; R^2 is a number, which may be negative."""
-        return f"{percent(value)}%" if self.score == "accuracy" else f"{value:.3f}"
+        return f"{value:.1%}" if self.score == "accuracy" else f"{value:.3f}"
 
     def _deviation(self, variance: float) -> str:
         deviation = math.sqrt(variance)
-        return f"{small(100 * deviation)} points" if self.score == "accuracy" else small(deviation)
+        return f"{100 * deviation:.2g} points" if self.score == "accuracy" else f"{deviation:.2g}"
 
     def __repr__(self) -> str:
         return f"OrderSensitivity({self.name!r}, verdict={self.verdict!r})"

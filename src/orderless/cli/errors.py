@@ -15,8 +15,7 @@ from typing import Any
 
 import typer
 
-from ..errors import UserError, WriteError
-from ..text import printable
+from ..errors import UserError, WriteError, printable
 from .progress import OnceOfAKind
 
 # torch has no error class for the host's memory

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UserError, did_you_mean
-from ..text import percent
 from . import options
 from .options import PATH, open_files, option, refuse
 
@@ -120,7 +119,7 @@ def summary(head: Head) -> str:
     if recipe.spread:
         parts.append(f"values of {recipe.label}, of standard error {head.noise():.3g}")
     elif kept:
-        parts.append(f"{percent(right / kept)}% of {kept:,} are right when left out")
+        parts.append(f"{right / kept:.1%} of {kept:,} are right when left out")
         if recipe.calibration == 1 and samples > FEW:
             parts.append(
                 f"all samples are kept, as in the head that it is like, which began with at most "

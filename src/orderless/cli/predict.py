@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import WriteError
-from ..text import csv_cell, percent
+from ..errors import WriteError, csv_cell
 from . import options
 from .options import open_files, option
 
@@ -94,7 +93,7 @@ def answers(head: Head, x: Tensor) -> tuple[list[Any], list[list[float]]]:
 def share_of(known: list[tuple[Any, Any]]) -> str:
     """How many classes are right."""
     right = sum(truth == guess for truth, guess in known)
-    share = f"{right:,} of {len(known):,} ({percent(right / len(known))}%)"
+    share = f"{right:,} of {len(known):,} ({right / len(known):.1%})"
     return f"{share} of the samples with a known class are right"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from ..text import printable
+from ..errors import printable
 
 if TYPE_CHECKING:
     from ..heads.files import Files
