@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
-from tests.common import assert_identical
+from tests.common import assert_identical, normal
 from torch import nn
+from torch.testing import assert_close
 
 import orderless as ol
 from orderless.consolidation import fisher_information
@@ -124,9 +125,7 @@ def many_convolutions() -> nn.Module:
 
 
 def data(*shape: int, count: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(count, *shape, generator=generator, dtype=torch.float64)
-    return x, torch.arange(count) % CLASSES
+    return normal(count, *shape, seed=1, dtype=torch.float64), torch.arange(count) % CLASSES
 
 
 def loop(module: nn.Module, x, y, kind: str, active=None) -> dict[str, torch.Tensor]:
@@ -148,6 +147,12 @@ def loop(module: nn.Module, x, y, kind: str, active=None) -> dict[str, torch.Ten
     return total
 
 
+def assert_like_the_loop(fisher, particles, x, y, kind="exact", active=None) -> None:
+    for i, network in enumerate(particles):
+        expected = loop(network, x, y, kind, active)
+        assert_close({name: value[i] for name, value in fisher.items()}, expected)
+
+
 def test_exact_fisher_of_softmax_regression_is_its_closed_form():
     # log p_c has gradient (1[k=c] - p_k) x_j, so F_kj = E_x p_k (1 - p_k) x_j^2.
     particles = ol.Ensemble(lambda: nn.Linear(4, CLASSES), n=3).double()
@@ -155,36 +160,38 @@ def test_exact_fisher_of_softmax_regression_is_its_closed_form():
     fisher = fisher_information(particles, (x, y))
     p = particles(x).softmax(-1).detach()
     spread = p * (1 - p)
-    torch.testing.assert_close(fisher["weight"], torch.einsum("nbk,bj->nkj", spread, x**2) / 7)
-    torch.testing.assert_close(fisher["bias"], spread.mean(1))
+    assert_close(fisher["weight"], torch.einsum("nbk,bj->nkj", spread, x**2) / 7)
+    assert_close(fisher["bias"], spread.mean(1))
+
+
+NETWORKS = {
+    "mlp": (mlp, data(4)),
+    "convolutional": (convolutional, data(1, 8, 8)),
+    "shared": (Shared, data(4)),
+    "one fixed row": (lambda: FixedRows(1), data(4)),
+    "two fixed rows": (lambda: FixedRows(2), data(4)),
+    "recurrent": (Recurrent, data(4)),
+    "slopes": (lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(5), nn.Linear(5, 3)), data(4)),
+    "words": (Words, data(3)),
+    "tied": (Tied, data(3)),
+    "many convolutions": (many_convolutions, data(2, 5, 5)),
+    "bounded entries": (
+        lambda: nn.Sequential(nn.Embedding(7, 4, max_norm=1.0), nn.Flatten(), nn.Linear(8, 3)),
+        (torch.arange(14).view(7, 2) % 5, torch.arange(7) % CLASSES),
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", ["exact", "empirical"])
 @pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (mlp, (4,)),
-        (convolutional, (1, 8, 8)),
-        (Shared, (4,)),
-        (lambda: FixedRows(1), (4,)),
-        (lambda: FixedRows(2), (4,)),
-        (Recurrent, (4,)),
-        (lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(5), nn.Linear(5, 3)), (4,)),
-        (Words, (3,)),
-        (Tied, (3,)),
-        (many_convolutions, (2, 5, 5)),
-    ],
-)
-def test_fisher_equals_a_loop_over_samples(make, shape, n, kind):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_fisher_equals_a_loop_over_samples(name, n, kind):
+    make, (x, y) = NETWORKS[name]
     particles = ol.Ensemble(make, n).double()
-    x, y = data(*shape)
-    particles(x)  # BatchNorm statistics other than 0 and 1
+    particles(x)  # BatchNorm statistics other than 0 and 1, and entries within their bounds
     batches = [(x[:1], y[:1]), (x[1:], y[1:])]
     fisher = fisher_information(particles, batches, kind=kind)
-    for i in range(n):
-        for name, expected in loop(particles[i], x, y, kind).items():
-            torch.testing.assert_close(fisher[name][i], expected)
+    assert_like_the_loop(fisher, particles, x, y, kind)
 
 
 def test_half_precision_changes_the_fisher_by_its_rounding_only():
@@ -205,21 +212,9 @@ def test_frozen_parameters_have_none_unless_they_are_named():
     part = fisher_information(particles, (x, y))
     named = fisher_information(particles, (x, y), names=["0.weight", "7.bias"])
     assert part.keys() == whole.keys() - {"0.weight"} and named.keys() == {"0.weight", "7.bias"}
-    for name, value in (part | named).items():
-        torch.testing.assert_close(value, whole[name])
+    assert_close(part | named, whole)
     assert not particles.get_parameter("0.weight").requires_grad
     assert particles.get_parameter("7.weight").requires_grad
-
-
-def test_an_embedding_that_bounds_its_entries():
-    make = lambda: nn.Sequential(nn.Embedding(5, 4, max_norm=1.0), nn.Flatten(), nn.Linear(8, 3))  # noqa: E731
-    particles = ol.Ensemble(make, 2).double()
-    x, y = torch.randint(5, (7, 2)), torch.arange(7) % CLASSES
-    particles(x)  # entries are bounded when they are used
-    fisher = fisher_information(particles, (x, y))
-    for i in range(2):
-        for name, expected in loop(particles[i], x, y, "exact").items():
-            torch.testing.assert_close(fisher[name][i], expected)
 
 
 @pytest.mark.parametrize("kind", ["exact", "empirical"])
@@ -228,9 +223,7 @@ def test_masked_outputs_count_as_no_classes(kind):
     x, _ = data(4)
     y, active = torch.arange(7) % 2 * 2, torch.tensor([0, 2])
     fisher = fisher_information(particles, (x, y), kind=kind, active=active)
-    for i in range(2):
-        for name, expected in loop(particles[i], x, y, kind, active).items():
-            torch.testing.assert_close(fisher[name][i], expected)
+    assert_like_the_loop(fisher, particles, x, y, kind, active)
 
 
 def test_linear_and_convolution_layers_take_the_fast_product():
@@ -250,7 +243,7 @@ def test_sampled_fisher_tends_to_the_exact_one():
     many = x.repeat(3000, 1), y.repeat(3000)
     sampled = fisher_information(particles, many, kind="sampled")
     exact = fisher_information(particles, (x, y))
-    torch.testing.assert_close(sampled["weight"], exact["weight"], rtol=0.05, atol=0.01)
+    assert_close(sampled["weight"], exact["weight"], rtol=0.05, atol=0.01)
 
 
 def test_sampled_labels_depend_neither_on_n_nor_on_batches():
@@ -260,26 +253,18 @@ def test_sampled_labels_depend_neither_on_n_nor_on_batches():
     one = fisher_information(make[0], parts, kind="sampled")
     three = fisher_information(make[1], (x, y), kind="sampled")
     other = fisher_information(make[1], (x, y), kind="sampled", draw=1)
-    torch.testing.assert_close(one["0.weight"][0], three["0.weight"][0])
+    assert_close(one["0.weight"][0], three["0.weight"][0])
     assert not torch.allclose(three["0.weight"], other["0.weight"])
 
 
-def test_batches_and_limits_do_not_change_the_result():
-    x, y = data(4)
-    particles = ol.Ensemble(mlp, 3).double()
+def test_batches_limits_and_chunks_of_particles_do_not_change_the_result():
+    x, y = data(1, 8, 8)
+    particles = ol.Ensemble(convolutional, 3).double()
     whole = fisher_information(particles, (x[:5], y[:5]))
     batches = [(x[:3], y[:3]), (x[3:], y[3:])]
-    limited = fisher_information(particles, iter(batches), samples=5)
-    for name, expected in whole.items():
-        torch.testing.assert_close(limited[name], expected)
-
-
-def test_chunks_of_particles_do_not_change_the_result():
-    particles = ol.Ensemble(convolutional, 3).double()
-    whole = fisher_information(particles, data(1, 8, 8))
+    assert_close(fisher_information(particles, iter(batches), samples=5), whole)
     particles.chunk_size = 2
-    for name, chunked in fisher_information(particles, data(1, 8, 8)).items():
-        torch.testing.assert_close(chunked, whole[name])
+    assert_close(fisher_information(particles, (x[:5], y[:5])), whole)
 
 
 def test_class_scores_can_be_one_of_several_outputs():
@@ -295,8 +280,11 @@ def test_class_scores_can_be_one_of_several_outputs():
     x, y = data(4)
     fisher = fisher_information(particles, (x, y), logits=lambda outputs: outputs[0])
     assert fisher["value.weight"].abs().max() == 0
-    for name, expected in loop(particles[1].policy, x, y, "exact").items():
-        torch.testing.assert_close(fisher[f"policy.{name}"][1], expected)
+    policies = [network.policy for network in particles]
+    of_policies = {
+        name.removeprefix("policy."): f for name, f in fisher.items() if "policy" in name
+    }
+    assert_like_the_loop(of_policies, policies, x, y)
 
 
 def everything(particles: ol.Ensemble) -> dict[str, object]:
@@ -321,18 +309,25 @@ def test_nothing_changes_but_the_result(kind):
     assert_identical(everything(particles), before)
 
 
-def test_bad_input_is_refused_in_a_sentence():
-    particles = ol.Ensemble(mlp, 2).double()
-    x, y = data(4)
-    with pytest.raises(ValueError, match="kind must be one of exact, sampled, empirical"):
-        fisher_information(particles, (x, y), kind="exactly")
-    for nothing in ([], (x[:0], y[:0])):
-        with pytest.raises(ValueError, match="holds no samples"):
-            fisher_information(particles, nothing)
-    with pytest.raises(TypeError, match=r"data must be two tensors .* a tensor of shape \[7, 4\]"):
-        fisher_information(particles, x)
-    for wrong in ((x, y, y), (x, y[:3]), [(x[0], y[0])]):
-        with pytest.raises(ValueError, match="data must be two tensors .* or batches of such"):
-            fisher_information(particles, wrong)
-    with pytest.raises(ValueError, match=r"label 2 is not an output column that counts: \[0, 1\]"):
-        fisher_information(particles, (x, y), kind="empirical", active=torch.tensor([0, 1]))
+X, Y = data(4)
+MISTAKES = {
+    "kind": ((X, Y), {"kind": "exactly"}, "kind must be one of exact, sampled, empirical"),
+    "nothing": ([], {}, "holds no samples"),
+    "an empty batch": ((X[:0], Y[:0]), {}, "holds no samples"),
+    "inputs alone": (X, {}, r"data must be two tensors .* a tensor of shape \[7, 4\]"),
+    "three tensors": ((X, Y, Y), {}, "data must be two tensors .* or batches of such"),
+    "other lengths": ((X, Y[:3]), {}, "data must be two tensors .* or batches of such"),
+    "single samples": ([(X[0], Y[0])], {}, "data must be two tensors .* or batches of such"),
+    "a masked label": (
+        (X, Y),
+        {"kind": "empirical", "active": torch.tensor([0, 1])},
+        r"label 2 is not an output column that counts: \[0, 1\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_sentences(name):
+    given, options, words = MISTAKES[name]
+    with pytest.raises((ValueError, TypeError), match=words):
+        fisher_information(ol.Ensemble(mlp, 2).double(), given, **options)
