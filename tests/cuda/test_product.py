@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.product.tasks import convolutional, cross_entropy, five_tasks
+from tests.common import cross_entropy
+from tests.product.tasks import convolutional, five_tasks
 
 import orderless as ol
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
+from tests.common import normal, train
 from torch import Tensor, nn
 
 import orderless as ol
 
 Tasks = Sequence[tuple[Tensor, Tensor]]
-cross_entropy = ol.per_particle(F.cross_entropy)
 
 
 def mlp() -> nn.Module:
@@ -32,11 +31,8 @@ def convolutional() -> nn.Module:
 
 
 def five_tasks() -> Tasks:
-    generator = torch.Generator().manual_seed(1)
-    centres = torch.randn(5, 3, 6, generator=generator)
-    y = torch.arange(24) % 3
-    noise = torch.randn(5, 24, 6, generator=generator)
-    return [(centres[t][y] + 0.5 * noise[t], y) for t in range(5)]
+    centres, y = normal(5, 3, 6, seed=1), torch.arange(24) % 3
+    return [(centres[t][y] + 0.5 * normal(24, 6, seed=2 + t), y) for t in range(5)]
 
 
 def product(
@@ -50,11 +46,9 @@ def product(
     )
 
 
-def learn(pf: ol.PosteriorProduct, task: tuple[Tensor, Tensor], steps: int = 3) -> None:
+def learn(pf: ol.PosteriorProduct, task: tuple[Tensor, Tensor]) -> None:
     x, y = task
-    for start in range(0, 8 * steps, 8):
-        batch = x[start : start + 8], y[start : start + 8]
-        pf.step(lambda batch=batch: cross_entropy(pf.particles(batch[0]), batch[1]))
+    train(pf, zip(x.split(8), y.split(8), strict=True))
     pf.end_task(task)
 
 

@@ -1,25 +1,28 @@
 """Output columns that a task's loss does not reach, and what is no weight: running statistics."""
 
 import copy
-import re
 import warnings
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.common import cross_entropy
 from tests.product.tasks import (
     convolutional,
-    cross_entropy,
     five_tasks,
     learned,
     product,
     same_bits,
 )
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 import orderless as ol
 
 P_0 = 0.3
+X, Y = five_tasks()[0]
 
 
 def zero_head() -> nn.Module:
@@ -29,7 +32,9 @@ def zero_head() -> nn.Module:
     return head.double()
 
 
-def masked(outputs: Tensor, y: Tensor, columns: list[int]) -> Tensor:
+def masked(pf: ol.PosteriorProduct, x: Tensor, y: Tensor, columns: list[int]) -> Tensor:
+    """Losses of these columns alone."""
+    outputs = pf.particles(x)
     mask = torch.full((6,), -torch.inf, dtype=outputs.dtype)
     mask[columns] = 0.0
     return cross_entropy(outputs + mask, y)
@@ -47,7 +52,7 @@ def task_incremental(order: list[int]) -> ol.PosteriorProduct:
         x, y = data(task)
         columns = [2 * task, 2 * task + 1]
         for _ in range(4):
-            pf.step(lambda x=x, y=y, columns=columns: masked(pf.particles(x), y, columns))
+            pf.step(partial(masked, pf, x, y, columns))
         pf.end_task((x, y), active=torch.tensor(columns))
     return pf
 
@@ -76,7 +81,7 @@ def test_tasks_that_share_columns_are_merged_column_by_column() -> None:
     for task, columns in users.items():
         x, y = data(task)
         labels = y % len(columns) + columns[0]
-        pf.step(lambda x=x, y=labels, c=columns: masked(pf.particles(x), y, c))
+        pf.step(partial(masked, pf, x, labels, columns))
         a = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
         grams.append(a.T @ a)
         network = pf.particles[0]
@@ -87,7 +92,7 @@ def test_tasks_that_share_columns_are_merged_column_by_column() -> None:
         own = [task for task, columns in users.items() if column in columns]
         gram = P_0 * torch.eye(7).double() + sum(grams[task] for task in own)
         cross = sum((grams[t] @ weights[t][:, column] for t in own), torch.zeros(7).double())
-        torch.testing.assert_close(merged[:, column], torch.linalg.solve(gram, cross))
+        assert_close(merged[:, column], torch.linalg.solve(gram, cross))
 
 
 def right(pf: ol.PosteriorProduct, x: Tensor, y: Tensor) -> float:
@@ -115,49 +120,41 @@ def test_nothing_is_decided_by_the_first_batch(network, of_one, link, size) -> N
     assert trained > 0.6 and right(pf, x, y) > trained - 0.02
 
 
-def test_a_closure_is_called_once_a_step() -> None:
+def test_a_closure_is_called_once_a_step():
     """One that draws its batch from a stream would lose one otherwise."""
-    pf, (x, y) = product(), five_tasks()[0]
-    calls = []
-
-    def closure() -> Tensor:
-        calls.append(1)
-        return cross_entropy(pf.particles(x), y)
-
-    pf.step(closure)
-    pf.step(closure)
-    assert len(calls) == 2
+    pf = product()
+    losses = Mock(side_effect=lambda: cross_entropy(pf.particles(X), Y))
+    pf.step(losses)
+    pf.step(losses)
+    assert losses.call_count == 2
 
 
-def test_columns_that_training_did_not_change_are_named() -> None:
-    particles = ol.Ensemble(lambda: nn.Linear(6, 6).double(), 2)
-    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.5))
+def test_columns_that_training_did_not_change_are_named():
+    pf = product(lambda: nn.Linear(6, 6).double())
     x, y = data(1)
-    pf.step(lambda: masked(particles(x), y, [2, 3]))
+    pf.step(partial(masked, pf, x, y, [2, 3]))
     with pytest.warns(UserWarning, match=r"columns \[0, 1, 4, 5\].*active="):
         pf.end_task((x, y))
-    pf.step(lambda: masked(particles(x), y, [2, 3]))
+    pf.step(partial(masked, pf, x, y, [2, 3]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pf.end_task((x, y), active=[2, 3])
 
 
-@pytest.mark.parametrize("active", [[5, 6], [-1], []])
-def test_columns_that_do_not_exist_are_refused(active: list[int]) -> None:
-    pf = of_zeros()
-    x, y = data(0)
-    pf.step(lambda: masked(pf.particles(x), y, [0, 1]))
-    with pytest.raises(ValueError, match="from 0 to 5, got " + re.escape(str(active))):
-        pf.end_task((x, y), active=active)
-    assert pf.tasks == 0 and int(pf.steps) == 1
-
-
-def test_outputs_that_are_scaled_after_the_head_cannot_be_left_out() -> None:
-    pf = product(lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh()))
-    x, y = five_tasks()[0]
-    pf.step(lambda: masked(pf.particles(x), y % 2, [0, 1]))
-    with pytest.raises(ValueError, match=r"active=\[0, 1\].* straight from a Linear layer"):
-        pf.end_task((x, y), active=[0, 1])
+@pytest.mark.parametrize(
+    ("layer", "active", "words"),
+    [
+        (nn.Identity(), [5, 6], r"from 0 to 5, got \[5, 6\]"),
+        (nn.Identity(), [-1], r"from 0 to 5, got \[-1\]"),
+        (nn.Identity(), [], r"from 0 to 5, got \[\]"),
+        (nn.Tanh(), [0, 1], r"active=\[0, 1\].* straight from a Linear layer"),
+    ],
+)
+def test_columns_that_do_not_exist_or_come_from_no_linear_layer_are_refused(layer, active, words):
+    pf = product(lambda: nn.Sequential(nn.Linear(6, 6), layer))
+    pf.step(partial(masked, pf, X, Y % 2, [0, 1]))
+    with pytest.raises(ValueError, match=words):
+        pf.end_task((X, Y % 2), active=active)
     assert pf.tasks == 0 and int(pf.steps) == 1
 
 
@@ -168,6 +165,6 @@ def test_running_statistics_are_those_of_all_values() -> None:
     means = torch.stack([state["2.running_mean"] for state in each]).double()
     variances = torch.stack([state["2.running_var"] for state in each]).double()
     variance = variances.mean(0) + means.var(0, correction=0)  # as many values in each
-    torch.testing.assert_close(merged["2.running_mean"], means.mean(0).float())
-    torch.testing.assert_close(merged["2.running_var"], variance.float())
+    assert_close(merged["2.running_mean"], means.mean(0).float())
+    assert_close(merged["2.running_var"], variance.float())
     assert not merged["2.num_batches_tracked"].any()

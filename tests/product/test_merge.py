@@ -9,10 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
-from tests.product.tasks import convolutional, five_tasks, mlp
+from tests.common import train
+from tests.product.tasks import convolutional, five_tasks, mlp, product
 from torch import Tensor, nn
 
 import orderless as ol
+from orderless.io import digest
 
 Part = tuple[nn.Module, tuple[Tensor, Tensor]]
 
@@ -33,8 +35,7 @@ def parts(start: nn.Module, tasks: int = 3) -> list[Part]:
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
-    pairs = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
-    return all(n == m and torch.equal(ours, theirs) for (n, ours), (m, theirs) in pairs)
+    return digest(dict(a.state_dict())) == digest(dict(b.state_dict()))
 
 
 def regmean(start: Tensor, parts: list[tuple[Tensor, Tensor]], p_0, anchor: str) -> Tensor:
@@ -73,15 +74,12 @@ def test_linear_layers_are_merged_by_the_formula_of_regmean_with_a_prior(p_0, an
 
 @pytest.mark.parametrize("make_model", [mlp, convolutional])
 def test_it_is_the_merge_of_the_learner_to_the_bit(make_model) -> None:
-    particles = ol.Ensemble(make_model, 1, seed=3)
-    start, loss = particles[0], ol.per_particle(F.cross_entropy)
-    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5))
-    networks = []
-    for x, y in five_tasks()[:3]:
-        for _ in range(3):
-            pf.step(lambda x=x, y=y: loss(particles(x), y))
-        networks.append((particles[0], (x, y)))
-        pf.end_task((x, y))
+    pf = product(make_model, 1)
+    start, networks = pf.particles[0], []
+    for task in five_tasks()[:3]:
+        train(pf, [task] * 3)
+        networks.append((pf.particles[0], task))
+        pf.end_task(task)
     assert same(ol.merge(start, networks), pf.networks[0])
 
 
@@ -132,26 +130,31 @@ def test_two_halves_of_the_digits_become_one_classifier() -> None:
     assert right(merged) > 0.9
 
 
-def test_what_cannot_be_merged_is_refused_in_a_sentence() -> None:
-    start, task = mlp(), five_tasks()[0]
-    with pytest.raises(ValueError, match="at least one network, got none"):
-        ol.merge(start, [])
-    with pytest.raises(ValueError, match="another architecture"):
-        ol.merge(start, [(convolutional(), task)])
-    with pytest.raises(ValueError, match=r"positive, got -1"):
-        ol.merge(start, parts(start, 1), prior_precision=-1)
-    frozen = copy.deepcopy(start)
-    frozen[0].requires_grad_(False)
-    with pytest.raises(ValueError, match="'0.weight'"):
-        ol.merge(frozen, parts(start, 1))
+START, DATA = mlp(), five_tasks()[0]
 
 
-def test_what_is_no_network_or_was_not_trained_is_told() -> None:
-    start = mlp()
-    data = five_tasks()[0]
-    with pytest.raises(TypeError, match="got OrderedDict.*load_state_dict"):
-        ol.merge(start, [(start.state_dict(), data)])
-    with pytest.raises(TypeError, match="got OrderedDict.*load_state_dict"):
-        ol.merge(start.state_dict(), [(start, data)])
+def frozen() -> nn.Module:
+    network = copy.deepcopy(START)
+    network[0].requires_grad_(False)
+    return network
+
+
+MISTAKES = {
+    "at least one network, got none": lambda: ol.merge(START, []),
+    "another architecture": lambda: ol.merge(START, [(convolutional(), DATA)]),
+    "positive, got -1": lambda: ol.merge(START, parts(START, 1), prior_precision=-1),
+    "'0.weight'": lambda: ol.merge(frozen(), parts(START, 1)),
+    "got OrderedDict.*load_state_dict": lambda: ol.merge(START, [(START.state_dict(), DATA)]),
+    "got OrderedDict": lambda: ol.merge(START.state_dict(), [(START, DATA)]),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_what_cannot_be_merged_is_refused_in_a_sentence(words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        MISTAKES[words]()
+
+
+def test_what_was_not_trained_is_told():
     with pytest.warns(UserWarning, match=r"output columns \[.*: train the network"):
-        ol.merge(start, [(start, data)])
+        ol.merge(START, [(START, DATA)])

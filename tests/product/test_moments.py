@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 import orderless as ol
 from orderless.product.merging import merged_layers, task_moments
@@ -67,7 +68,7 @@ def test_moments_are_the_second_derivatives_of_the_squared_outputs(name: str) ->
     eye = torch.einsum("bc,kl->bkcl", torch.eye(blocks), torch.eye(columns)).double()
     expected = torch.einsum("bij,bkcl->bikcjl", gram[0], eye)
     assert gram.shape == (1, blocks, width, width)
-    torch.testing.assert_close(hessian, expected, rtol=1e-10, atol=1e-10)
+    assert_close(hessian, expected, rtol=1e-10, atol=1e-10)
 
 
 class Tied(nn.Module):
@@ -90,7 +91,7 @@ def test_tied_weights_add_their_moments() -> None:
     inner = F.linear(x, weight)
     deep = F.linear(inner, weight).relu()
     looped = torch.stack([torch.outer(a, a) for a in [*x, *inner, *deep]]).sum(0)
-    torch.testing.assert_close(moments(particles, x)["first.weight"][0, 0], looped)
+    assert_close(moments(particles, x)["first.weight"][0, 0], looped)
 
 
 def test_every_particle_has_its_own_moments() -> None:
@@ -102,5 +103,5 @@ def test_every_particle_has_its_own_moments() -> None:
     for i in range(2):
         for name, gram in moments(ol.Ensemble.from_modules([together[i]]), x).items():
             # the last bits of one product for all particles are not those of a product for each
-            torch.testing.assert_close(found[name][i], gram[0], rtol=1e-13, atol=1e-15)
+            assert_close(found[name][i], gram[0], rtol=1e-13, atol=1e-15)
     assert not torch.equal(found["2.weight"][0], found["2.weight"][1])

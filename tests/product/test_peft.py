@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.product.tasks import cross_entropy
+from tests.common import train
 from torch import Tensor, nn
 
 import orderless as ol
@@ -41,10 +41,9 @@ def learned(order: list[int], network: nn.Module) -> ol.PosteriorProduct:
     particles = ol.Ensemble.from_modules([network, network])
     pf = ol.PosteriorProduct(particles, lambda p: torch.optim.Adam(p, lr=1e-2))
     for task in order:
-        x = sentences(task)
-        for _ in range(15):
-            pf.step(lambda x=x: cross_entropy(particles(x), Y))
-        pf.end_task((x, Y))
+        data = sentences(task), Y
+        train(pf, [data] * 15)
+        pf.end_task(data)
     return pf
 
 
