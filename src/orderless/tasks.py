@@ -150,14 +150,14 @@ def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
     samples, right, sizes = [], [], []
     learned = 0
     for x, y in stream:
-        labels = _array(y)
+        labels = as_array(y)
         if labels.dtype.kind == "f":
             raise ValueError(
                 "y must hold class labels, whose right predictions are counted, got "
                 f"{labels.dtype}: give whole numbers or texts"
             )
         if learned:
-            predicted = _array(learner.predict(x))
+            predicted = as_array(learner.predict(x))
             # one column holds the probabilities, all 1, of the only class so far
             if predicted.ndim == 2 and (predicted.shape[1] > 1 or (predicted == 1).all()):
                 predicted = predicted.argmax(axis=1)
@@ -173,6 +173,9 @@ def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
     return Prequential(*[np.array(part, dtype=np.int64) for part in (samples, right, sizes)])
 
 
-def _array(values: Any) -> NDArray[Any]:
-    """A numpy array, also of a tensor that is on a GPU or requires gradients."""
-    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+def as_array(values: Any) -> NDArray[Any]:
+    """A numpy array, also of a tensor that is on a GPU, requires gradients or is of bfloat16."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = values.double() if values.is_floating_point() else values
+    return np.asarray(values)

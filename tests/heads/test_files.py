@@ -94,7 +94,7 @@ def test_rows_of_a_parquet_file_are_numbered_whatever_index_it_was_saved_with(
     tmp_path, monkeypatch
 ):
     fit(written(table(100), tmp_path / "x.csv"), tmp_path / "head.st", "--count", 16)
-    monkeypatch.setattr("orderless.heads.tables.ROWS", 40)
+    monkeypatch.setattr("orderless.heads.files.ROWS", 40)
     for index in ([f"name {row}" for row in range(100)], np.arange(100)[::-1] * 7):
         data = written(table(100).set_axis(index), tmp_path / "x.parquet")
         _, rows = predictions(tmp_path / "head.st", data, tmp_path / "p.csv")

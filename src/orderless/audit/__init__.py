@@ -1,7 +1,6 @@
 """The audit: measure how much the order of the data matters to any learner."""
 
-from .answers import LearnerError
-from .learners import from_torch
+from .courses import LearnerError, from_torch
 from .measure import order_sensitivity
 from .result import Decomposition, OrderSensitivity, WorstOrder, decompose
 

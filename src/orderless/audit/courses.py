@@ -1,24 +1,40 @@
-"""What an audit puts in order: tasks for a learner of tasks, or the rows of an estimator."""
+"""What is audited, and what an audit puts in order: tasks for a learner of tasks, or rows for an
+estimator."""
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
 
 from ..errors import UserError
 from ..io import digest
-from ..tasks import Task
-from .answers import LearnerError, as_array
+from ..tasks import Task, as_array
 
 Order = tuple[int, ...]
 Predictions = list[NDArray[Any]]  # for every test set
 SCORES = ("predict_proba", "decision_function")  # of an estimator: more than a label
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class LearnerError(UserError):
+    """What the audited learner is or predicts cannot be audited; the message says why.
+
+    >>> x, y = torch.zeros(4, 1), torch.tensor([0, 1, 0, 1])
+    >>> tasks = [ol.Task(x, y, x, y, name) for name in ("monday", "tuesday")]
+    >>> try:
+    ...     ol.order_sensitivity(lambda seed: torch.nn.Linear(1, 2), tasks)
+    ... except ol.audit.LearnerError as error:
+    ...     print(str(error).split(": ")[0])
+    a learner needs learn(x, y, task=None) and predict(x), got a Linear
+    """
 
 
 @dataclass(frozen=True)
@@ -172,3 +188,80 @@ def generators_set_by(seed: int) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+@dataclass(eq=False)
+class TorchLearner:
+    """A network and its optimizer, trained by batches. See `from_torch`."""
+
+    seed: int
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Loss
+    batch_size: int
+    epochs: int
+
+    def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
+        """Train on one task; batches and dropout depend on (seed, task) alone."""
+        generator = np.random.default_rng((self.seed, 0 if task is None else task + 1))
+        torch.manual_seed(int(generator.integers(2**63)))
+        self.module.train()
+        if self.loss is F.cross_entropy and y.is_floating_point():
+            raise LearnerError(
+                f"the targets are values, {y.dtype}, and the loss is cross_entropy, of classes: "
+                "pass loss=lambda outputs, y: F.mse_loss(outputs[:, 0], y) to from_torch"
+            )
+        size = min(self.batch_size, len(y))
+        for _ in range(self.epochs):
+            shuffled = torch.from_numpy(generator.permutation(len(y))).to(x.device)
+            for rows in shuffled[: len(y) // size * size].split(size):
+                self.optimizer.zero_grad()
+                self.loss(self.module(x[rows]), y[rows]).backward()
+                self.optimizer.step()
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """The network's outputs in evaluation mode: `[B, C]`."""
+        self.module.eval()
+        return torch.cat([self.module(part) for part in x.split(1024)])
+
+
+def from_torch(
+    make_module: Callable[[], nn.Module],
+    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    *,
+    loss: Loss = F.cross_entropy,
+    batch_size: int = 32,
+    epochs: int = 1,
+) -> Callable[[int], TorchLearner]:
+    """`make_learner` for a plain network and optimizer.
+
+    Args:
+        make_module: makes one network, after torch's generator was seeded; every order starts from
+            the same network.
+        make_optimizer: maps parameters to an optimizer, `lambda p: torch.optim.SGD(p, lr=0.1)`.
+        loss: `(outputs, labels) -> scalar`.
+        batch_size, epochs: of the passes over each task. Batches depend on (seed, task); the
+            incomplete batch at the end of a pass is dropped.
+
+    >>> make = from_torch(lambda: nn.Linear(3, 2), lambda p: torch.optim.SGD(p, lr=0.1))
+    >>> learner = make(0)
+    >>> learner.learn(torch.randn(40, 3), torch.randint(2, (40,)), task=0)
+    >>> learner.predict(torch.randn(5, 3)).shape
+    torch.Size([5, 2])
+    """
+    if isinstance(make_module, nn.Module):
+        raise ValueError(
+            "make_module must be a function that makes a new network for every run, got the "
+            f"network {type(make_module).__name__}"
+        )
+    if min(batch_size, epochs) < 1:
+        raise ValueError(f"batch_size and epochs must be at least 1, got {batch_size} and {epochs}")
+
+    def network(seed: int) -> TorchLearner:  # the learner's name in the report
+        torch.manual_seed(seed)
+        module = make_module()
+        optimizer = make_optimizer(module.parameters())
+        return TorchLearner(seed, module, optimizer, loss, batch_size, epochs)
+
+    return network

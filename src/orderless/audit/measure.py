@@ -1,4 +1,9 @@
-"""`order_sensitivity`: train a learner in many orders with many seeds, and compare the scores."""
+"""`order_sensitivity`: train a learner in many orders with many seeds, and compare the scores.
+
+    accuracy = fraction of right labels     R^2 = 1 - mean (f - y)^2 / Var y, at least -1
+
+Chance is the score of the best constant answer.
+"""
 
 import math
 import os
@@ -8,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ..errors import UserError
 from ..io import digest, load, save
-from .answers import chance, grade
-from .courses import Course, Order, course_of_rows, course_of_tasks
+from .courses import Course, LearnerError, Order, course_of_rows, course_of_tasks
 from .result import OrderSensitivity, WorstOrder
 
+LOWEST = -1.0  # R^2 has no lower bound: a run that diverges would dominate all averages
 Record = dict[str, Any]  # a finished run: scores of all test sets, and a hash of what was predicted
 
 
@@ -44,14 +49,14 @@ def order_sensitivity(
     The learner is made and trained `orders` x `seeds` times. Every run seeds the generators of
     Python, numpy and torch, gets copies of the same data, and differs from the others in the order
     and in the seed alone. Scores are the accuracies after the last task, or R^2 of values.
-    `decomposition.py` has the formulas of the variances and the test, `OrderSensitivity.verdict`
-    the rule by which a learner is called sensitive.
+    `ol.audit.Decomposition` has the formulas of the variances, `ol.metrics.order_p_value` the test,
+    and `OrderSensitivity.verdict` the rule by which a learner is called sensitive.
 
     Args:
         learner: a function that maps a seed to a new learner with `learn(x, y, task=None)` and
-            `predict(x)`; see `ol.audit.from_torch` and `ol.audit.from_partial_fit`. With y, an
-            estimator: its `random_state` is the seed. One with `partial_fit` learns groups one
-            after another, another one is fitted to all rows, group after group.
+            `predict(x)`; see `ol.audit.from_torch`. With y, an estimator: its `random_state` is
+            the seed. One with `partial_fit` learns groups one after another, another one is fitted
+            to all rows, group after group.
         data: at least two of `ol.Task(x, y, x_test, y_test, name)`; with y, the rows X, of which
             one in four is held out for testing.
         y, groups: labels or values of the rows, and the group of each; without groups the rows
@@ -136,6 +141,38 @@ def _train_and_grade(course: Course, learner: Any, order: Order, seed: int) -> R
         "bits": digest([torch.tensor(given).double() for given in compared])[:16],
         "labels": course.targets[0].dtype.kind != "f" and compared[0].ndim == 1,
     }
+
+
+def grade(given: NDArray[Any], y: NDArray[Any]) -> float:
+    """The score of labels `[B]`, scores `[B, C]` or values `[B]`; what is not finite is wrong."""
+    regression = y.dtype.kind == "f"
+    if regression and given.shape == (len(y), 1):
+        given = given[:, 0]
+    several = not regression and given.ndim == 2 and given.shape[1] > 1
+    if given.dtype.kind not in "biuf" or given.shape[:1] != y.shape or given.ndim != 1 + several:
+        raise LearnerError(
+            "predict must give labels [B], scores [B, C] of several classes or values [B] for "
+            f"B={len(y)}, got {given.dtype} {list(given.shape)}"
+        )
+    if regression:
+        if y.var() == 0:
+            raise UserError("R^2 needs test values that differ, got equal ones")
+        explained = 1.0 - float(np.square(given - y).mean() / y.var())
+        return max(LOWEST, explained)  # the lowest also if it is NaN
+    # a log-probability may be -inf if another class is finite
+    finite = np.isfinite(given.max(axis=1) if several else given)
+    labels = given.argmax(axis=1) if several else given
+    if (labels[finite] % 1).any():
+        raise LearnerError("predict must give integer labels [B] or scores [B, C], got fractions")
+    return float((finite & (labels == y)).mean())
+
+
+def chance(targets: list[NDArray[Any]]) -> float:
+    """The score of the best constant answer, averaged over these test sets."""
+    everything = np.concatenate(targets)
+    constants = [everything.mean()] if everything.dtype.kind == "f" else np.unique(everything)
+    scores = [[grade(np.full(len(y), c), y) for y in targets] for c in constants]
+    return float(np.mean(scores, axis=1).max())
 
 
 def _search(

@@ -91,7 +91,7 @@ def fit(
 
 def choose_features(files: Files, features: str | None, count: int | None) -> str:
     """The kind of features for images or tables."""
-    from ..heads.recipe import OF_IMAGES, OF_TABLES
+    from ..heads.head import OF_IMAGES, OF_TABLES
 
     kinds = OF_IMAGES if files.images else OF_TABLES
     kind = features or kinds[0]

@@ -60,7 +60,7 @@ class Countdown:
 
     def of(self, files: Files) -> Callable[[float], None]:
         """A function that tells how many samples of a user's files are done."""
-        from ..heads.tables import count_rows
+        from ..heads.files import count_rows
 
         total = len(files.paths) if files.images else sum(map(count_rows, files.paths))
         self.tell(0, total, str(files.root))  # starts the clock

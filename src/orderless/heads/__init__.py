@@ -1,6 +1,5 @@
 """Heads on disk: what `orderless fit` writes, for images and tables in files, and for arrays."""
 
-from .head import Head
-from .recipe import Recipe
+from .head import Head, Recipe
 
 __all__ = ["Head", "Recipe"]

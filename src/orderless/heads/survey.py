@@ -9,9 +9,8 @@ import numpy as np
 
 from ..errors import DataError
 from ..scaling import ExactScaler
-from .files import Files, class_folders
-from .recipe import TARGET_LIMIT, Recipe
-from .tables import column_of, numbers, read_table
+from .files import Files, class_folders, column_of, numbers, read_table
+from .head import TARGET_LIMIT, Recipe
 
 MANY = 10  # rows whose numbers are hardly a permutation of 1, 2, ... by chance
 FEW = 4096  # samples all of which are kept, to tell how many are right when left out
