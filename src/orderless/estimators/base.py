@@ -254,7 +254,12 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             return NotImplemented
         check_is_fitted(self, "head_")
         check_is_fitted(other, "head_")
-        self._check_alike(other)
+        ours, theirs = (getattr(each, "feature_names_in_", None) for each in (self, other))
+        if ours is not None and theirs is not None and not np.array_equal(ours, theirs):
+            raise ValueError(
+                f"the columns are {ours.tolist()} here and {theirs.tolist()} there: learn from the "
+                "same columns in the same order"
+            )
         result = copy.copy(self)
         result.head_ = combine(*result._align(other))
         return result
@@ -264,31 +269,14 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return self.head_, other.head_
 
     def _describe(self, head: ExactHead, classes: np.ndarray | None) -> None:
-        """Tell a head what its labels and scales mean."""
-        values = [classes, *(getattr(self, name, None) for name in _SCALES)]
-        plain = [None if value is None else np.asarray(value).tolist() for value in values]
-        head.meaning = repr(plain)
+        """Tell a head what its inputs and labels mean."""
+        head.meaning = {name[:-1]: _plain(getattr(self, name, None)) for name in _SCALES}
+        if self.features == "relu":
+            head.meaning["random_state"] = self.seed_
         if classes is not None:
-            head.label_names = torch.tensor([_label_name(label) for label in classes.tolist()])
-
-    def _check_alike(self, other: Any) -> None:
-        if self.features == "relu" == other.features and self.seed_ != other.seed_:
-            raise ValueError(
-                "the estimators have different random features: give both the same random_state"
-            )
-        ours, theirs = (getattr(each, "feature_names_in_", None) for each in (self, other))
-        if ours is not None and theirs is not None and not np.array_equal(ours, theirs):
-            raise ValueError(
-                f"the columns are {ours.tolist()} here and {theirs.tolist()} there: learn from the "
-                "same columns in the same order"
-            )
-        for name in _SCALES:
-            ours, theirs = getattr(self, name, None), getattr(other, name, None)
-            if not np.array_equal(np.asarray(ours), np.asarray(theirs)):
-                raise ValueError(
-                    f"{name[:-1]} differs between the estimators: give both the same value instead "
-                    "of taking it from the data of each"
-                )
+            labels = classes.tolist()
+            head.meaning["classes"] = labels
+            head.label_names = torch.tensor([_label_name(label) for label in labels])
 
     # ---------------------------------------------------------------------- state
 

@@ -13,7 +13,6 @@ result depend on the order again. `river.utils.Rolling` gives a sliding window.
 import copy
 import hashlib
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
 from typing import Any, ClassVar, Self, SupportsFloat
 
 import numpy as np
@@ -28,7 +27,6 @@ except ImportError as error:
     ) from error
 
 
-@lru_cache(maxsize=2**16)
 def _code(name: str) -> np.ndarray:
     """The 256 signs of a feature."""
     digest = np.frombuffer(hashlib.sha256(name.encode()).digest(), np.uint8)

@@ -240,10 +240,8 @@ def _remarks(head: ExactHead, x: Tensor, y: Tensor, raw: Tensor, columns: Tensor
     if input_limit is not None and x.is_floating_point():
         remarks["input"] = remark("input", x[:_LOOKED_AT], input_limit, INPUT_BITS)
     if head.basis.target_limit is not None:
-        limit = head.basis.target_limit
-        remarks["target"] = remark("target", y[:_LOOKED_AT], limit, grid.bits)
-        return {name: text for name, text in remarks.items() if text}
-    largest = int(columns.remainder(LABELS).max())
+        remarks["target"] = remark("target", y[:_LOOKED_AT], head.basis.target_limit, grid.bits)
+    largest = int(columns.remainder(LABELS).max())  # of values, their number less 1
     if head.classes is None and largest >= max(_UNLIKELY, 100 * len(columns)):
         remarks["labels"] = (
             f"a label is {largest}, but there are {len(columns)} different ones, and predictions "

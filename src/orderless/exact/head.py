@@ -178,7 +178,7 @@ class ExactHead(Predictor):
         self.told: set[str] = set()  # what was warned of
         # of an estimator, not saved: what inputs and labels mean, and labels `[C]` as numbers that
         # do not change when it meets new ones, for a ledger
-        self.meaning = ""
+        self.meaning: dict[str, Any] = {}
         self.label_names: Tensor | None = None
         self.sums = None
 
@@ -305,12 +305,16 @@ class ExactHead(Predictor):
     def _with(self, other: ExactHead, sign: int) -> Self:
         if not isinstance(other, ExactHead):
             return NotImplemented
+        for name in self.meaning | other.meaning:
+            ours = self.meaning.get(name)
+            theirs = other.meaning.get(name)
+            if ours != theirs:
+                raise ValueError(
+                    f"{name} differs, {str(ours)[:80]} here and {str(theirs)[:80]} there: add the "
+                    "estimators that these heads belong to, which align labels, and give both the "
+                    "same random_state and scale instead of taking it from the data of each"
+                )
         self.basis.check_same(other.basis)
-        if self.meaning != other.meaning:
-            raise ValueError(
-                "inputs or labels mean something else there: add the estimators that these heads "
-                "belong to, which align labels and compare scales"
-            )
         return self.holding(self._total(other.sums, sign))
 
     def relabelled(self, labels: list[int], classes: int | None) -> Self:
