@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.testing import assert_close
 
 import orderless as ol
+from orderless.ensemble import linear
 
 DATA = list(batches(4, dtype=torch.float64))
 
@@ -230,6 +231,61 @@ def test_closures_may_fill_one_buffer():
         pf.step([partial(half, x[:2], y[:2]), partial(half, x[2:], y[2:])])
     assert_same_networks(pf.particles, modules, 1e-9)
     assert_close(pf.log_weights, log_weights, rtol=0, atol=1e-9)
+
+
+def test_the_first_layers_outputs_after_a_step_need_no_second_product(monkeypatch) -> None:
+    """They follow from those before; the loop's losses above say that they are right."""
+    widths = []
+    product = linear._product
+
+    def counted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        widths.append(weight.shape[-1])
+        return product(x, weight, bias)
+
+    monkeypatch.setattr(linear, "_product", counted)
+    take_step(weighted())
+    assert widths == [6, 8, 8]
+
+
+def add_one(tensor: Tensor) -> None:
+    with torch.no_grad():
+        tensor.add_(1.0)
+
+
+class Changes:
+    """A hook that changes a weight, and autograd does not see it."""
+
+    reads_gradients = False
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def before_update(self) -> None: ...
+
+    def after_update(self) -> None:
+        self.weight.data.mul_(0.5)
+
+
+@pytest.mark.parametrize("what", ["x", "another x", "0.weight", "0.bias", "hook"])
+def test_losses_after_a_step_see_what_has_changed_since(what: str) -> None:
+    pf = weighted()
+    ((x, y),) = batches(1, dtype=torch.float64)
+    inputs = [x]
+    if what == "hook":
+        pf.register(Changes(pf.particles.get_parameter("0.weight")))
+    passes = []
+
+    def closure() -> Tensor:
+        if passes and what == "another x":
+            inputs[0] = x + 1.0
+        elif passes and what != "hook":
+            add_one(x if what == "x" else pf.particles.get_parameter(what))
+        passes.append(None)
+        return cross_entropy(pf.particles(inputs[0]), y)
+
+    after = pf.step(closure).loss_after
+    expected = cross_entropy(pf.particles(inputs[0]), y)
+    torch.testing.assert_close(after, expected, rtol=0, atol=1e-12)
 
 
 def test_a_hook_on_a_weight_is_called() -> None:

@@ -12,8 +12,13 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import _add_batch_dim, _remove_batch_dim
-from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
+from torch._C._functorch import (
+    _add_batch_dim,
+    _remove_batch_dim,
+    _vmap_decrement_nesting,
+    _vmap_increment_nesting,
+)
+from torch._functorch.vmap import lazy_load_decompositions
 from torch.utils._pytree import tree_map_only
 
 from . import random
@@ -213,6 +218,10 @@ class Ensemble(nn.Module):
         self.template.training = mode
         return super().train(mode)
 
+    def stacked_buffers(self) -> list[Tensor]:
+        """The networks' buffers `[N, ...]`."""
+        return self._stacked_tensors()[self._first_buffer :]
+
     def particle_buffers(self) -> dict[str, Tensor]:
         """The networks' buffers `[N, ...]`, by their names."""
         return dict(self.named_buffers())
@@ -301,17 +310,19 @@ class Ensemble(nn.Module):
                 return _outside(lambda tensor: tensor.unsqueeze(0), *answer)
             n = len(indices)
             lazy_load_decompositions()
+            level = _vmap_increment_nesting(n, "different")
             try:
-                with vmap_increment_nesting(n, "different") as level:
-                    tensors = [_add_batch_dim(tensor, 0, level) for tensor in tensors]
-                    index = _add_batch_dim(indices, 0, level)
-                    if axes is not None:
-                        inputs = at_axes(lambda t, i: _add_batch_dim(t, i, level), inputs, axes)
-                    answer = self._fill_and_call(noise, evaluating, tensors, index, inputs)
-                    return _outside(lambda t: _remove_batch_dim(t, level, n, 0), *answer)
+                tensors = [_add_batch_dim(tensor, 0, level) for tensor in tensors]
+                index = _add_batch_dim(indices, 0, level)
+                if axes is not None:
+                    inputs = at_axes(lambda t, i: _add_batch_dim(t, i, level), inputs, axes)
+                answer = self._fill_and_call(noise, evaluating, tensors, index, inputs)
+                return _outside(lambda t: _remove_batch_dim(t, level, n, 0), *answer)
             except RuntimeError as error:
                 explain(error, self.template)
                 raise
+            finally:
+                _vmap_decrement_nesting()
 
     def _fill_and_call(
         self, noise: Noise, evaluating: bool, tensors: list[Tensor], index: Tensor, inputs: Any
@@ -413,21 +424,19 @@ class Draws:
     def __init__(self, particles: Ensemble) -> None:
         self.particles = particles
         self.counter = particles.noise_counter.clone()
-        self.buffers = [(b, b.clone()) for b in particles.particle_buffers().values()]
+        self.buffers = [(buffer, buffer.clone()) for buffer in particles.stacked_buffers()]
         self.generators = [(g, g.get_state()) for g in _generators(particles.device)]
 
     @contextmanager
     def again(self) -> Iterator[None]:
         """Forward passes inside draw the same numbers again and change no buffers."""
         now = [(g, g.get_state()) for g, _ in self.generators]
-        for generator, state in self.generators:
-            generator.set_state(state)
+        _set_states(self.generators)
         try:
             with self.particles.replay(self.counter):
                 yield
         finally:
-            for generator, state in now:
-                generator.set_state(state)
+            _set_states(now)
 
     @torch.no_grad()
     def rewind(self) -> None:
@@ -435,8 +444,12 @@ class Draws:
         self.particles.noise_counter.copy_(self.counter)
         for buffer, value in self.buffers:
             buffer.copy_(value)
-        for generator, state in self.generators:
-            generator.set_state(state)
+        _set_states(self.generators)
+
+
+def _set_states(generators: list[tuple[torch.Generator, Tensor]]) -> None:
+    for generator, state in generators:
+        generator.set_state(state)
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:

@@ -9,10 +9,20 @@ is one product accumulated into W, taken where the backward pass has computed de
 three passes over the parameters of all particles, most of a step's memory traffic. It is correct if
 nothing else in the graph reads W afterwards or adds to its gradient. Autograd's graph knows every
 differentiable use, and its version counters turn a use that is not in the graph into an error.
+
+The weights of a filter need the losses after the step on the same data. Where all particles share
+x, as in the first layer, its outputs y = x W^T + b are then known without W,
+
+    y <- y - (sigma^2 x x^T + sigma_b^2) delta
+
+with sigma_b^2 the bias's own rate. That costs B rather than I products for each output. It is
+correct if x, W and b are in the same memory as then and nobody has written there: their version.
 """
 
+from __future__ import annotations
+
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +42,9 @@ def batched_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return batched_linear(rows, weight, bias).reshape(*x.shape[:-1], -1)
     if torch.is_grad_enabled():
         return BatchedLinear.apply(x, weight, bias)  # type: ignore[no-any-return]
+    descent = getattr(weight, "descent", None)
+    if descent is not None and descent.last is not None and descent.last.is_same(x, bias):
+        return descent.last.outputs_now()  # type: ignore[no-any-return]
     return _product(x, weight.to(x.dtype), bias)
 
 
@@ -63,7 +76,10 @@ class BatchedLinear(torch.autograd.Function):
         cast = weight.to(x.dtype)
         ctx.save_for_backward(x, weight, cast)
         ctx.parameters = weight, bias
-        return _product(x, cast, bias)
+        y = _product(x, cast, bias)
+        shared = x.stride(0) == 0 and x.shape[1] < x.shape[2] and cast is weight
+        ctx.outputs = y.detach() if shared else None
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
@@ -73,50 +89,91 @@ class BatchedLinear(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative, with respect to the weight itself
             cast = weight.to(cast.dtype)
         grad_x = torch.bmm(delta, cast.to(delta.dtype)) if wants_x else None
-        weight_descent, bias_descent = (getattr(p, "descent", None) for p in ctx.parameters)
-        total = None
-        if wants_bias or weight_descent is not None:
+        descent = _waiting(ctx.parameters[0])
+        bias_descent = _waiting(ctx.parameters[1])
+        total: Any = None
+        if wants_bias or descent is not None:
             total = delta.sum(1).to(weight.dtype)
         grad_bias = total if wants_bias else None
         if bias_descent is not None:
-            bias_descent.step(ctx.parameters[1], total)
+            bias_descent.step(total)
             grad_bias = None
-        if weight_descent is not None:
-            weight_descent.slopes.append(total)
-            weight_descent.step_by_factors(ctx.parameters[0], delta, x)
+        if descent is not None:
+            descent.slope = total
+            descent.step_by_factors(delta, x)
             wants_weight = False
+            moved = ctx.parameters[1] is None or bias_descent is not None
+            if ctx.outputs is not None and moved:
+                descent.last = Pass(x, ctx.outputs, delta, descent, bias_descent)
         grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None
         return grad_x, grad_weight, grad_bias
 
 
 @dataclass
 class Descent:
-    """The plain gradient step that a layer takes as soon as its backward pass knows the gradient.
+    """The plain gradient step of a parameter, taken as soon as its layer knows the gradient."""
 
-    `rate` is sigma^2. `slopes` collects what every such layer saw, the gradient of its outputs
-    summed over the batch `[N, O]`: it is finite only where the gradient is.
-    """
+    parameter: ParticleParameter
+    rate: float | Tensor  # sigma^2
+    taken: bool = False
+    # Of a weight: the gradient of its layer's outputs, summed over the batch `[N, O]`. It is finite
+    # only where the gradient is.
+    slope: Tensor | None = None
+    last: Pass | None = None  # of a weight whose layer's outputs are now known
 
-    rate: float | Tensor
-    slopes: list[Tensor]
-
-    def step(self, bias: Tensor, gradient: Tensor) -> None:
+    def step(self, gradient: Tensor) -> None:
         """b <- b - sigma^2 g."""
-        with torch.no_grad():
-            bias.sub_(self.rate * gradient)
+        self.parameter.sub_(self.rate * gradient)
+        self.taken = True
 
-    def step_by_factors(self, weight: Tensor, delta: Tensor, x: Tensor) -> None:
+    def step_by_factors(self, delta: Tensor, x: Tensor) -> None:
         """W <- W - sigma^2 delta^T x: the gradient itself is never stored."""
+        weight = self.parameter
         delta = delta.to(weight.dtype)
         x = x.to(weight.dtype)
         rate = self.rate
         if isinstance(rate, Tensor):  # on a GPU, where schedulers change it in a recorded step
             delta = rate * delta
             rate = 1.0
-        with torch.no_grad(), without_autocast(weight):
+        with without_autocast(weight):
             weight.baddbmm_(delta.mT, x, alpha=-rate)
+        self.taken = True
 
 
+def _waiting(parameter: Any) -> Descent | None:
+    """The step of a parameter, if one is still to be taken."""
+    descent: Descent | None = getattr(parameter, "descent", None)
+    return None if descent is None or descent.taken else descent
+
+
+class Pass:
+    """A layer's pass before its step, from which the outputs after the step follow."""
+
+    def __init__(
+        self, x: Tensor, y: Tensor, delta: Tensor, weight: Descent, bias: Descent | None
+    ) -> None:
+        self.x = x  # `[N, B, I]`, the same for all N
+        self.y = y  # `[N, B, O]`
+        self.delta = delta
+        self.rate = weight.rate
+        self.bias_rate = 0.0 if bias is None else bias.rate
+        self.bias = None if bias is None else bias.parameter
+        self.tensors = [x, weight.parameter, *([] if bias is None else [bias.parameter])]
+        self.versions = [tensor._version for tensor in self.tensors]
+
+    def is_same(self, x: Tensor, bias: Tensor | None) -> bool:
+        """Whether the layer would compute with what the step left; y may be overwritten (ReLU)."""
+        unchanged = self.versions == [tensor._version for tensor in self.tensors]
+        return unchanged and self.y._version == 0 and bias is self.bias and x.is_set_to(self.x)
+
+    def outputs_now(self) -> Tensor:
+        """y - (sigma^2 x x^T + sigma_b^2) delta: `[N, B, O]`."""
+        x = self.x[0]
+        products = self.rate * (x @ x.mT) + self.bias_rate
+        return torch.baddbmm(self.y, products.expand(len(self.y), -1, -1), self.delta, alpha=-1)
+
+
+PLAIN_STEP = inspect.unwrap(torch.optim.SGD.step)
 AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 
@@ -153,17 +210,15 @@ def used_once(losses: Tensor) -> list[ParticleParameter]:
     ]
 
 
-def descent_rates(
-    optimizer: torch.optim.Optimizer, losses: Tensor
-) -> dict[ParticleParameter, float | Tensor]:
-    """The rates of the parameters whose plain step may be taken where their gradient is known."""
+def descents_of(optimizer: torch.optim.Optimizer, losses: Tensor) -> list[Descent]:
+    """The plain steps that may be taken where the gradient of these losses is known."""
     if not is_plain_descent(optimizer):
-        return {}
+        return []
     rates = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             rates[parameter] = group["lr"]
-    return {p: rates[p] for p in used_once(losses) if p in rates}
+    return [Descent(p, rates[p]) for p in used_once(losses) if p in rates]
 
 
 def is_plain_descent(optimizer: torch.optim.Optimizer) -> bool:
@@ -177,7 +232,7 @@ def is_plain_descent(optimizer: torch.optim.Optimizer) -> bool:
         or _global_optimizer_post_hooks
     )
     step = getattr(optimizer.step, "__func__", optimizer.step)
-    if listeners or inspect.unwrap(step) is not inspect.unwrap(torch.optim.SGD.step):
+    if listeners or inspect.unwrap(step) is not PLAIN_STEP:
         return False
     options = "momentum", "weight_decay", "maximize", "differentiable"
     for group in optimizer.param_groups:
@@ -188,16 +243,12 @@ def is_plain_descent(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @contextmanager
-def descending(rates: dict[ParticleParameter, float | Tensor]) -> Iterator[list[Tensor]]:
-    """Backward passes inside take the step of these parameters, at these rates.
-
-    Yields the slopes that they see; see `Descent`.
-    """
-    slopes: list[Tensor] = []
-    for parameter, rate in rates.items():
-        parameter.descent = Descent(rate, slopes)
+def descending(descents: Sequence[Descent]) -> Iterator[None]:
+    """A backward pass inside takes these steps; a later forward pass inside knows their layers."""
+    for descent in descents:
+        descent.parameter.descent = descent
     try:
-        yield slopes
+        yield
     finally:
-        for parameter in rates:
-            parameter.descent = None
+        for descent in descents:
+            descent.parameter.descent = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -275,7 +275,8 @@ class ParticleFilter(Predictor):
             raise RuntimeError("a filter cannot learn inside torch.inference_mode(): leave it")
         info = self.advance(closures, penalty)
         self.check()
-        return info.copied()
+        # a later step changes these in place
+        return replace(info, alive=info.alive.clone(), log_weights=info.log_weights.clone())
 
     @abstractmethod
     def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:

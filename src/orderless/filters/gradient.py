@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..ensemble import Ensemble
 from ..ensemble.ensemble import Draws
-from ..ensemble.linear import descending, descent_rates
+from ..ensemble.linear import Descent, descending, descents_of
 from ..ensemble.parameter import squared_norms
 from ..ensemble.precision import matrix_precision
 from .base import Closure, ParticleFilter, StepInfo, total
@@ -161,10 +161,11 @@ class GradientFilter(OptimizedFilter):
             except BaseException:
                 draws.rewind()  # as if no forward pass had been made
                 raise
-            tangent, slopes = self._backward(last, penalties, len(closures))
+            tangent, descents = self._backward(last, penalties, len(closures))
 
             # x <- x - sigma^2 grad L(x); what the backward pass has moved has no gradient here
             if self.weighting.reads is None:  # otherwise a bad gradient shows where the step ends
+                slopes = [descent.slope for descent in descents if descent.slope is not None]
                 alive &= squared_norms([*gradients_of(self.optimizer), *slopes]).isfinite()
             clip_gradients(self.optimizer, self.max_grad_norm)
             for hooks in self.hooks:
@@ -183,7 +184,9 @@ class GradientFilter(OptimizedFilter):
                 loss_after = None
                 energy_after = slope = energy
                 if self.weighting.reads == "energy_after":
-                    with draws.again():
+                    # a hook may have changed what a layer knows of its step
+                    known = [] if self.hooks else descents
+                    with draws.again(), descending(known):
                         loss_after, energy_after = self._energy(closures, penalty)
                 if tangent is not None:
                     slope = tangent.slope()
@@ -220,11 +223,11 @@ class GradientFilter(OptimizedFilter):
 
     def _backward(
         self, losses: Tensor, penalties: Tensor | None, closures: int
-    ) -> tuple[Tangent | None, list[Tensor]]:
+    ) -> tuple[Tangent | None, list[Descent]]:
         """Write the gradients of loss + penalty, or take the step of plain SGD at once.
 
-        Returns the line of what is weighed, if the weighting reads its slope, and what the layers
-        have seen that took their step.
+        Returns the line of what is weighed, if the weighting reads its slope, and the steps that
+        layers have taken.
         """
         tangent = None
         energy = losses if penalties is None else losses + penalties
@@ -238,18 +241,18 @@ class GradientFilter(OptimizedFilter):
         at_once = closures == 1 and not reads_slope and self.max_grad_norm is None
         at_once = at_once and self.particles.runs_batched
         at_once = at_once and not any(getattr(h, "reads_gradients", True) for h in self.hooks)
-        rates = descent_rates(self.optimizer, energy) if at_once else {}
-        with descending(rates) as slopes:
+        descents = descents_of(self.optimizer, energy) if at_once else []
+        with descending(descents):
             if energy.requires_grad:
                 _differentiate(energy)
         if reads_slope and tangent is None:
             tangent = Tangent(self.optimizer)
-        if not slopes and not gradients_of(self.optimizer):
+        if not descents and not gradients_of(self.optimizer):
             raise ValueError(
                 "the losses do not depend on any parameter that the optimizer holds: "
                 "compute them from particles(x)"
             )
-        return tangent, slopes
+        return tangent, descents
 
     def _energy(
         self, closures: Sequence[Closure], penalty: Closure | None
