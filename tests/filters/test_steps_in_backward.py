@@ -243,7 +243,7 @@ def test_the_first_layers_outputs_after_a_step_need_no_second_product(monkeypatc
         return product(x, weight, bias)
 
     monkeypatch.setattr(linear, "_product", counted)
-    take_step(weighted())
+    take_step(weighted(), *DATA[0])
     assert widths == [6, 8, 8]
 
 
