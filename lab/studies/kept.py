@@ -8,7 +8,7 @@ is trained on what is kept, in the order of the hashes, with as many steps as on
 data. Beside it, experience replay with a reservoir of the same size (every batch of the stream with
 as many replayed samples, in the same number of steps), and the exact head on 2,048 dead-leaves
 features, which keeps sums and one sample in 16. Every method in three orders of the tasks; the
-product's and joint training's rows are in fair_rows.py. About five minutes on two idle cores. Cells
+product's and joint training's rows are in fair_rows.py. About ten minutes on two idle cores. Cells
 in the JSON are not computed again.
 """
 
