@@ -32,7 +32,7 @@ from orderless_lab.rl import (
     PPOSettings,
     play,
 )
-from orderless_lab.runs.lifelong import binned_returns
+from orderless_lab.runs.procgen import binned_returns
 from timing import machine, print_table
 
 CARTS = ({}, {"length": 2.0, "polemass_length": 0.2}, {"force_mag": -10.0})

@@ -27,8 +27,8 @@ from scipy import stats
 from torch import nn
 
 from carts import CARTS, Balancer, learn, learner
-from orderless_lab.methods.learners.continual import heaviest_representation
-from orderless_lab.runs.scoring import plasticity
+from orderless_lab.methods.learners.learner import heaviest_representation
+from orderless_lab.plasticity import plasticity
 from timing import machine, print_table
 
 METHODS = ("ppo", "averaging", "weighted")

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orderless_lab.suites import Scenario, SplitMNIST
-from orderless_lab.suites.networks import mlp
+from orderless_lab.suites.supervised import mlp
 from timing import machine
 
 DAMPINGS = (None, 1e-3, 1e-2, 1e-1, 1.0)

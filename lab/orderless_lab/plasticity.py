@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 
 def dormant_share(activations: ArrayLike, *, threshold: float = 0.01) -> float:
@@ -29,3 +30,17 @@ def effective_rank(features: ArrayLike) -> float:
         return 0.0
     shares = singular / singular.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+@torch.no_grad()
+def plasticity(seen: Tensor, weights: list[Tensor]) -> dict[str, float]:
+    """Dormant units, effective rank and weight size of a network; its last layer's inputs `[B, M]`
+    are `seen`."""
+    features = seen.double().cpu().numpy()
+    whole = bool(np.isfinite(features).all())  # singular values of NaN raise an error
+    sizes = [p.abs().sum(dtype=torch.float64) for p in weights]  # on the device: there are millions
+    return {
+        "dormant": dormant_share(features),
+        "effective_rank": effective_rank(features) if whole else float("nan"),
+        "mean_abs_weight": float(torch.stack(sizes).sum()) / sum(p.numel() for p in weights),
+    }

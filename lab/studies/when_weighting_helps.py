@@ -28,7 +28,7 @@ from record import write
 import orderless as ol
 from orderless import metrics
 from orderless_lab.suites import SplitMNIST
-from orderless_lab.suites.networks import mlp
+from orderless_lab.suites.supervised import mlp
 
 INITS = {"fresh": "fresh", "perturb": ol.Perturb(0.001, 0.04, base="one")}
 RATES = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 1e-1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from orderless_lab.methods import Setup, find_method
 from orderless_lab.runs.launch import deterministic
 from orderless_lab.suites import Scenario, Task, find_suite
-from orderless_lab.suites.networks import mlp
+from orderless_lab.suites.supervised import mlp
 
 SUITE = find_suite("splitmnist")
 SUPERVISED = SUITE.family

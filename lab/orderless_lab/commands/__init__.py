@@ -17,8 +17,8 @@ EXAMPLES = (
 def add_commands(app: typer.Typer, add: Callable[..., None]) -> tuple[str, ...]:
     """Add the lab's commands to the application `orderless`."""
     from .data import data_app
-    from .errors import problems_as_sentences
     from .expert import expert_app
+    from .options import problems_as_sentences
     from .report import report
     from .run import run
     from .settings import settings

@@ -11,7 +11,7 @@ from orderless.errors import DataError
 from .. import datasets
 from ..datasets.catalogue import DATASETS
 from . import completion, options
-from .errors import problems_as_sentences
+from .options import problems_as_sentences
 
 data_app = typer.Typer(help="List, check and fetch data sets.", no_args_is_help=True)
 

@@ -14,8 +14,7 @@ from orderless.errors import UserError
 from ..rl.games import known_game, parse_levels
 from ..rl.settings import EXPERT_COPIES, rollouts_for
 from . import options
-from .errors import problems_as_sentences
-from .options import find_device
+from .options import find_device, problems_as_sentences
 
 if TYPE_CHECKING:
     from ..rl import Expert

@@ -1,25 +1,26 @@
-"""Options that several commands of the lab share."""
+"""What several commands of the lab share: options, their checks, and errors as sentences."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from orderless.cli import errors
 from orderless.cli.options import option, word
 from orderless.errors import UserError
 
 from ..rl.games import GAMES
+from ..suites import BENCHMARKS
 from ..text import file_name
 from . import completion
 
 if TYPE_CHECKING:
     import torch
 
-BENCHMARKS = (
-    "splitmnist, splitcifar100, intents, procgen-bc, procgen-lifelong, or module:name for your own "
-    "tasks."
-)
-Benchmark = Annotated[str, word(BENCHMARKS, completion.benchmarks)]
+KNOWN = f"{', '.join(BENCHMARKS)}, or module:name for your own tasks."
+Benchmark = Annotated[str, word(KNOWN, completion.benchmarks)]
 DataDir = Annotated[
     Path | None, option("Folder with data sets [$ORDERLESS_DATA].", exists=True, file_okay=False)
 ]
@@ -36,6 +37,19 @@ Preset = Annotated[str | None, option(CHOICES, completion.presets)]
 Plugin = Annotated[list[str] | None, option("A module of your own that registers methods.")]
 Workers = Annotated[int | None, option("Worker processes, one thread each [one per core; GPU: 1].")]
 CheckpointEvery = Annotated[float, option("Seconds between checkpoints.")]
+
+
+@contextmanager
+def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
+    """As in the library; whoever stops a command is told how it goes on."""
+    with errors.problems_as_sentences(less_memory):
+        try:
+            yield
+        except KeyboardInterrupt as stopped:
+            stopped.args = stopped.args or (
+                "stopped; the same command resumes from what was saved",
+            )
+            raise
 
 
 def find_device(name: str) -> torch.device:

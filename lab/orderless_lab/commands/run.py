@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,7 +61,7 @@ def run(
     """
     import torch
 
-    from ..methods.plugins import load_plugins
+    from ..methods.registry import load_plugins
     from ..runs.grid import Grid, count_cells, run_grids
     from ..runs.progress import RunProgress
     from ..runs.ray import Ray
@@ -71,13 +71,13 @@ def run(
     if launcher not in ("local", "ray"):
         raise UserError(f"--launcher must be local or ray, got {launcher!r}")
     if launcher == "local":
-        for name, given in {"ray-address": ray_address, "gpus-per-cell": gpus_per_cell}.items():
-            if given is not None:
+        for name, value in {"ray-address": ray_address, "gpus-per-cell": gpus_per_cell}.items():
+            if value is not None:
                 raise UserError(f"--{name} is for --launcher ray: leave it out")
     options.check_workers(workers, checkpoint_every)
     load_plugins(plugin or ())
     named = {"particles": particles, "levels": levels, "steps_per_level": steps_per_level}
-    texts = [f"{key}={value}" for key, value in named.items() if value is not None]
+    given: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     suite = find_suite(benchmark)
     variant = options.chosen_variant(benchmark, scenario, game)
     grids = [
@@ -88,7 +88,8 @@ def run(
             variant=name,
             permutations=permutations,
             seeds=seeds,
-            texts=[*texts, *(changes or ())],
+            texts=changes or (),
+            **given,
         )
         for name in (suite.variants if game == "all" else [variant])
     ]

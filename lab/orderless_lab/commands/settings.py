@@ -26,7 +26,7 @@ def settings(what: What = None, plugin: options.Plugin = None) -> None:
     Example: orderless settings ewc
     """
     from ..methods import METHODS
-    from ..methods.plugins import load_plugins
+    from ..methods.registry import load_plugins
     from ..suites.registry import SUITES
 
     load_plugins(plugin or ())

@@ -43,7 +43,7 @@ def tune(
     from rich.console import Console
     from rich.table import Table
 
-    from ..methods.plugins import load_plugins
+    from ..methods.registry import load_plugins
     from ..runs.grid import Grid
     from ..runs.progress import RunProgress
     from ..runs.tuning import beyond, sweep

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from orderless.cli.references import import_module
 from orderless.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ WEIGHTED = ENSEMBLE + WEIGHTS
 SUPERVISED: list[str] = []
 CLONING: list[str] = []
 LIFELONG: list[str] = []
+
+PLUGINS = "orderless_lab.methods"  # entry points of installed packages
 
 
 @dataclass(frozen=True)
@@ -116,3 +120,17 @@ def find_method(name: str, family: list[str] | None = None) -> Method:
         hint = did_you_mean(name, known)
         raise UserError(f"{unknown} {name!r}{hint}: choose from {', '.join(known)}")
     return METHODS[name]
+
+
+def load_plugins(modules: Iterable[str] = ()) -> None:
+    """Import the modules that register methods: these, and those of installed packages."""
+    for name in modules:
+        import_module(name)
+    for point in entry_points(group=PLUGINS):
+        try:
+            point.load()
+        except Exception as error:
+            raise ValueError(
+                f"the installed plug-in {point.name} ({point.value}) cannot be imported: "
+                f"{type(error).__name__}: {error}; uninstall or fix it"
+            ) from error

@@ -161,8 +161,12 @@ class RunSettings(Settings):
 
     def read_by(self, method: Method) -> dict[str, Value]:
         """The settings on which a method's results depend."""
-        unread = IMMATERIAL | BY_CHOICE.difference(method.reads)
-        return {key: value for key, value in self.flat(method).items() if key not in unread}
+        found = self.flat(method).items()
+        return {k: v for k, v in found if k not in IMMATERIAL and k in self.keys_of(method)}
+
+    def keys_of(self, method: Method) -> set[str]:
+        """The settings that a method reads."""
+        return set(self.flat(method)) - BY_CHOICE.difference(method.reads)
 
     def differs(self, recorded: Mapping[str, Any], method: Method) -> str | None:
         """The first setting with another result, as "key=recorded value, not value", or None."""

@@ -14,7 +14,7 @@ import pandas as pd
 from orderless import metrics
 
 from ..text import MISSING
-from .frame import Row
+from .frame import Array, Row, matrix_of
 
 Compute = Callable[[Row], float]
 Unit = Literal["score", "points", "share", "number"]
@@ -130,20 +130,19 @@ def just_learned(row: Row) -> float:
 @number(unit="points", better="low", shown=True)
 def forgetting(row: Row) -> float:
     """The best score on a task minus that at the end, over all tasks but the last."""
-    return _before_the_last(row, "best")
+    return _over_runs(row, metrics.forgetting)
 
 
 @number()
 def bwt(row: Row) -> float:
     """Backward transfer: the score on a task at the end minus that right after it was learned."""
-    return -_before_the_last(row, "just_learned")
+    return _over_runs(row, metrics.backward_transfer)
 
 
 @number()
 def fwt(row: Row) -> float:
     """Forward transfer: what earlier tasks add to the score on a task before it is learned."""
-    later = row.frame[row.frame["place"] > 1]
-    return float((later["before"] - later["untrained"]).mean(skipna=False))
+    return _over_runs(row, metrics.forward_transfer)
 
 
 @number()
@@ -251,7 +250,9 @@ def particles(row: Row) -> float:
     return row.mean("particles")
 
 
-def _before_the_last(row: Row, column: str) -> float:
-    """Mean of a column minus the final score, over all tasks but the last of each order."""
-    earlier = row.frame[row.frame["place"] < row.frame["place"].max()]
-    return float((earlier[column] - earlier["score"]).mean(skipna=False))
+def _over_runs(row: Row, metric: Callable[[Array, list[int]], float]) -> float:
+    """The mean over runs of a metric of R; NaN if a score is missing."""
+    runs = [(matrix_of(cell), cell.order) for cell in row.block]
+    if not all(np.isfinite(matrix).all() for matrix, _ in runs):
+        return math.nan
+    return float(np.mean([metric(matrix, order) for matrix, order in runs]))

@@ -19,8 +19,8 @@ from orderless.errors import UserError
 
 from ..methods import METHODS, Description
 from ..paper import SINGLE
+from ..runs.cell import CellRecord
 from ..runs.frame import Run, load_run, tidy
-from ..runs.record import CellRecord
 from ..runs.store import StoreError
 
 Array = NDArray[np.float64]
@@ -44,19 +44,9 @@ def load(
 
 
 def measured(cell: CellRecord) -> pd.DataFrame:
-    """The tidy table of a cell with what only reports need.
-
-    `before` is the score on a task right before it was learned, `best` the highest before the last
-    task was learned.
-    """
-    frame = tidy(cell)
-    matrix = matrix_of(cell)
-    return frame.assign(
-        before=matrix[frame["place"] - 1, frame["task"]],
-        best=matrix[:-1].max(axis=0),
-        ess=cell.last("ess") if cell.ess is None else cell.ess,
-        labels=cell.labels(),
-    )
+    """The tidy table of a cell with what only reports need."""
+    ess = cell.last("ess") if cell.ess is None else cell.ess
+    return tidy(cell).assign(ess=ess, labels=cell.labels())
 
 
 def matrix_of(cell: CellRecord) -> Array:

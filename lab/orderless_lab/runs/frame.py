@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import ValidationError
 
-from .cell import Table
-from .record import CellRecord, problem
+from .cell import CellRecord, Table, problem
 from .store import StoreError, read_cell
 
 if TYPE_CHECKING:

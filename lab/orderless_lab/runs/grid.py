@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +27,6 @@ from ..suites.base import Suite
 from ..suites.registry import find_suite
 from .cell import Cell, Table
 from .launch import Item, Job, Launcher, Listener, available_memory, launch
-from .record import CellRecord
 from .store import Store, StoreError
 
 MOST_CELLS = 100_000  # of one grid
@@ -94,7 +94,12 @@ class Grid:
         if preset is None:
             preset = next(iter(suite.presets(variant)))
         count = usual.seeds if seeds is None else seeds
-        return cls(benchmark, variant, preset, names, permutations, count, settings)
+        grid = cls(benchmark, variant, preset, names, permutations, count, settings)
+        for text in texts:
+            if not grid.reads(text.partition("=")[0]):
+                chosen = " or ".join(names)
+                warnings.warn(f"{text} has no effect on {chosen}: nothing reads it", stacklevel=2)
+        return grid
 
     @property
     def suite(self) -> Suite:
@@ -103,6 +108,10 @@ class Grid:
     @property
     def table(self) -> Table:
         return self.benchmark, self.variant, self.preset
+
+    def reads(self, key: str) -> bool:
+        """Whether any of the methods reads a setting."""
+        return any(key in self.settings.keys_of(self.suite.method(name)) for name in self.methods)
 
     def command(self) -> str:
         """The command that computes this grid, without directory, device and workers.
@@ -132,11 +141,6 @@ class Grid:
             Cell(*self.table, name, index, order, seed, self.settings)
             for seed, (index, order), name in wanted
         ]
-
-    def asks_for(self, record: CellRecord) -> bool:
-        """Whether a record is of a cell of this grid."""
-        small = record.order_index < self.permutations and record.seed < self.seeds
-        return record.table == self.table and record.method in self.methods and small
 
     def differs(self, record: Any) -> str | None:
         """What contradicts this grid in a record of none of its cells, another rate for example."""

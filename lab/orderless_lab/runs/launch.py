@@ -19,10 +19,9 @@ import torch
 
 from orderless.ensemble.precision import one_thread, same_kernels
 
-from ..methods.plugins import load_plugins
+from ..methods.registry import load_plugins
 from ..suites.registry import find_suite
-from .cell import Cell
-from .record import CellRecord
+from .cell import Cell, CellRecord
 from .store import Store, StoreError
 
 Tick = Callable[[int], None]

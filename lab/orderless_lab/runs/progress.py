@@ -6,9 +6,8 @@ import math
 
 from orderless.cli.progress import Countdown
 
-from .cell import Cell
+from .cell import Cell, CellRecord
 from .launch import Listener
-from .record import CellRecord
 
 
 class RunProgress(Countdown, Listener):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from orderless.ensemble import Ensemble
@@ -17,15 +20,16 @@ from orderless.errors import UserError
 from orderless.filters import ParticleFilter
 from orderless.io import INVALID_STATE
 
-from ..methods import Setup, find_method
-from ..suites.registry import find_suite
-from .cell import Cell
-from .record import CellRecord, Row
-from .scoring import displacement, finite, loss_areas, plasticity, stacked
+from .. import suites  # a suite names its runner: found when a cell runs
+from ..methods.registry import find_method
+from ..methods.setup import Setup
+from ..plasticity import plasticity
+from .cell import Cell, CellRecord, Row
 from .store import Store, StoreError, as_json, device_name, versions
 
 T = TypeVar("T")
 TRACES = 40  # at most this many points per task at which weights and loss are recorded
+SAMPLES = 512  # for the measurement of plasticity
 
 
 @dataclass
@@ -41,7 +45,6 @@ class CellProgress:
         default_factory=lambda: {"step": [], "ess": [], "largest_weight": [], "loss": []}
     )
     plasticity: dict[str, Row] = field(default_factory=dict)
-    snapshots: list[dict[str, Any]] = field(default_factory=list)
 
 
 class CellRunner(ABC):
@@ -72,7 +75,7 @@ class CellRunner(ABC):
         self.settings: Any = cell.settings
         self.checkpoint_every = checkpoint_every
         self.tick = tick
-        self.suite = find_suite(cell.benchmark)
+        self.suite = suites.find_suite(cell.benchmark)
         self.seed = cell.settings.seed_of(cell.seed, cell.order_index)
         network = self.suite.network(tasks, cell.settings)
         self.setup = self.setup_type(tasks, cell.settings, network, self.seed)
@@ -80,6 +83,8 @@ class CellRunner(ABC):
         if not hasattr(self.learner, "filter"):
             kind = type(self.learner).__name__
             raise UserError(f"the method {cell.method!r} must build a learner, got {kind}")
+        parameters = self.learner.filter.particles.parameters()
+        self._start = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
         self._rates = [float(group["lr"]) for group in self._groups()]
         self.stages = self._plan()
         self.progress = self.progress_type()
@@ -108,11 +113,9 @@ class CellRunner(ABC):
             return self._leave(command)
 
     def _leave(self, command: str) -> CellRecord:
-        """Write the record and the snapshots."""
+        """Write the record."""
         self._clock()
         record = CellRecord.model_validate(as_json(self._record(command)))
-        if self.progress.snapshots:
-            self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
         self.store.write_cell(self.cell.name, record)
         return record
 
@@ -151,10 +154,6 @@ class CellRunner(ABC):
         """Consolidate the last task of `seen`, score, and measure plasticity."""
         self._score(seen)
 
-    @abstractmethod
-    def _initial(self) -> Ensemble:
-        """The particles as they were at the start."""
-
     def _record(self, command: str) -> dict[str, Any]:
         """The fields of the record."""
         progress = self.progress
@@ -173,7 +172,7 @@ class CellRunner(ABC):
             "log_evidence": float(filter.log_evidence),
             "temperature": float(filter.temperature),
             "ess": float(filter.ess),
-            "moved": float(np.mean(displacement(filter.networks, self._initial()))),
+            "moved": float(np.mean(displacement(filter.networks, self._start))),
             "alive": int(filter.alive.sum()),
             "died_at": progress.died_at,
             "device": device_name(filter.particles.device),
@@ -266,3 +265,27 @@ class CellRunner(ABC):
         """Steps since the first task began; tasks may differ in length."""
         before = self.stages[: self.progress.position]
         return sum(count for _, count in before) + self.progress.batch
+
+
+@torch.no_grad()
+def displacement(particles: Ensemble, initial: Iterable[Tensor]) -> list[float]:
+    """|x_i - x_i(0)| / |x_i(0)| of each particle, even if it now descends from another one."""
+    moved = []
+    length = []
+    for now, then in zip(particles.parameters(), initial, strict=True):
+        start = then.to(now.device).double()
+        moved.append((now.double() - start).square().flatten(1).sum(1))
+        length.append(start.square().flatten(1).sum(1))
+    return (sum(moved) / sum(length)).sqrt().tolist()  # type: ignore[union-attr]
+
+
+def loss_areas(trace: dict[str, list[float]], counts: list[int]) -> list[float | None]:
+    """Mean training loss over each task: the area under its learning curve, per step."""
+    steps, losses = np.array(trace["step"]), np.array(trace["loss"])
+    ends = np.cumsum([0, *counts])
+    parts = [losses[(steps > a) & (steps <= b)] for a, b in itertools.pairwise(ends)]
+    return [finite(float(part.mean())) if len(part) else None for part in parts]
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from orderless.ensemble import Ensemble
+from orderless import metrics
+from orderless.filters import ParticleFilter, Predictor
 
-from ..methods import find_method
 from ..methods.learners import ContinualLearner
+from ..methods.registry import find_method
 from ..suites.scenario import Scenario
-from .runner import TRACES, CellRunner
-from .scoring import COMBINES, SAMPLES, score_task, snapshot
+from .cell import CellRecord
+from .runner import SAMPLES, TRACES, CellProgress, CellRunner
+
+COMBINES = ("particles", "logits", "probs")  # ways of combining particles, see `count_correct`
+PROJECTION = 64  # dimensions of a projected position
+
+
+@dataclass
+class SupervisedProgress(CellProgress):
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
 
 
 class SupervisedRunner(CellRunner):
     """Runs a cell of classification."""
 
+    progress_type = SupervisedProgress
+    progress: SupervisedProgress
     learner: ContinualLearner
     tasks: Scenario
 
@@ -115,10 +131,87 @@ class SupervisedRunner(CellRunner):
             self.learner.begin_task(self.stages[self.progress.position][0])
         super()._load_state(state)
 
-    def _initial(self) -> Ensemble:
-        return find_method(self.cell.method).build(self.setup).filter.particles
+    def _leave(self, command: str) -> CellRecord:
+        if self.progress.snapshots:  # before the record: a finished cell has them
+            self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
+        return super()._leave(command)
 
     def _record(self, command: str) -> dict[str, Any]:
         names = ("nll", "ece", "predictions")
         found = {name: [getattr(score, name) for score in self.last] for name in names}
         return {**super()._record(command), **found}
+
+
+@dataclass
+class TaskScore:
+    """Shares of correct answers by combination; nll, ece and labels of the mixture."""
+
+    correct: dict[str, float]
+    nll: float
+    ece: float
+    predictions: str
+
+
+def count_correct(
+    filter: Predictor, outputs: Tensor, y: Tensor, weights: Tensor
+) -> tuple[NDArray[np.float64], Tensor]:
+    """Correct predictions of a batch for each of `COMBINES`, and the mixture's probabilities.
+
+    `particles` is the weighted mean of the particles' own counts; `logits` and `probs` are of
+    their weighted mean outputs and probabilities.
+    """
+    own = (outputs.argmax(-1) == y).double().sum(1)
+    probabilities = filter.average(outputs.softmax(-1), weights)
+    logits = filter.average(outputs.nan_to_num(neginf=-1e30), weights)
+    counts = [ParticleFilter.average(own, weights)]
+    for mixture in (logits, probabilities):
+        counts.append((mixture.argmax(-1) == y).sum())
+    return np.array([float(count) for count in counts]), probabilities
+
+
+@torch.no_grad()
+def score_task(learner: ContinualLearner, task: int, test_batch: int) -> TaskScore:
+    x, y = learner.scenario.test_set(task)
+    weights = learner.weights
+    correct = np.zeros(len(COMBINES))
+    found = []
+    for xs, ys in zip(x.split(test_batch), y.split(test_batch), strict=True):
+        outputs = learner.outputs(xs, task)  # [N, B, C]
+        more, probabilities = count_correct(learner.filter, outputs, ys, weights)
+        correct += more
+        found.append(probabilities)
+    labels = y.cpu().numpy()
+    mixture = torch.cat(found)
+    chances = mixture.double().cpu().numpy()
+    answers = mixture.argmax(-1).to(torch.uint8)
+    with np.errstate(invalid="ignore"):  # a network that diverged may return NaN
+        ece = metrics.ece(chances, labels)
+    return TaskScore(
+        dict(zip(COMBINES, (correct / len(labels)).tolist(), strict=True)),
+        metrics.nll(chances, labels),
+        ece,
+        base64.b64encode(answers.cpu().numpy().tobytes()).decode(),
+    )
+
+
+@torch.no_grad()
+def snapshot(filter: Predictor, step: int) -> dict[str, Any]:
+    """Randomly projected positions `[N, 64]` of all particles, and weights: the density figure."""
+    particles = filter.particles
+    total = torch.zeros(particles.n, PROJECTION, device=particles.device)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in particles.parameters():
+        for part in parameter.detach().flatten(1).split(65536, dim=1):
+            directions = torch.randn(part.shape[1], PROJECTION, generator=generator)
+            total += part.float() @ directions.to(total)
+    position = total.cpu() / math.sqrt(PROJECTION)
+    return {"position": position, "log_weights": filter.log_weights.cpu(), "step": step}
+
+
+def stacked(taken: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Snapshots of one run: positions `[S, N, 64]`, log_weights `[S, N]`, step `[S]`."""
+    return {
+        "positions": torch.stack([s["position"] for s in taken]),
+        "log_weights": torch.stack([s["log_weights"] for s in taken]),
+        "step": torch.tensor([s["step"] for s in taken]),
+    }

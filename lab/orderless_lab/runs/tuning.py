@@ -45,6 +45,8 @@ def sweep(
 
     def at(value: str) -> tuple[Grid, Store]:
         settings = grid.settings.with_text([f"{key}={value}"])
+        if not grid.reads(key):
+            raise UserError(f"{key} has no effect on {' or '.join(grid.methods)}: nothing reads it")
         return replace(grid, settings=settings), Store(directory / file_name(f"{key}={value}"))
 
     def scores(some: Sequence[str]) -> list[tuple[str, float]]:
@@ -52,8 +54,10 @@ def sweep(
         run_grids(pairs, **options)
         found = []
         for value, (one, store) in zip(some, pairs, strict=True):
-            cells = filter(one.asks_for, load_run(store.directory).cells)
-            found.append((value, float(np.mean([cell.final(combine) for cell in cells]))))
+            asked = {cell.name for cell in one.cells()}
+            records = [cell for cell in load_run(store.directory).cells if cell.name in asked]
+            finals: Any = [record.final(combine) for record in records]
+            found.append((value, float(np.mean(finals))))
         return found
 
     results = scores(values)

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from torch import nn
+
 from orderless.errors import UserError, did_you_mean
 
 from ..methods.registry import METHODS, Method, find_method
 from ..methods.settings import RunSettings
+from .streams import orders
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..runs.runner import CellRunner
 
 
@@ -52,6 +53,7 @@ class Suite(ABC):
     description: str
 
     settings: ClassVar[type[RunSettings]]
+    runner: ClassVar[type[CellRunner]]  # learns the tasks of a cell and scores them
     unit: ClassVar[Literal["accuracy", "return"]] = "accuracy"
     scores: ClassVar[tuple[str, ...]] = ("particles",)  # the ways in which it scores
     variant_name: ClassVar[str] = "scenario"
@@ -114,15 +116,8 @@ class Suite(ABC):
     def network(self, shapes: Any, settings: Any) -> Callable[[], nn.Module]:
         """A function that makes networks for tasks or their `Outline`."""
 
-    @property
-    @abstractmethod
-    def runner(self) -> type[CellRunner]:
-        """The class that runs its cells: it learns the tasks and scores them."""
-
     def orders(self, tasks: int, permutations: int, settings: Any) -> list[tuple[int, ...]]:
         """The orders of the tasks."""
-        from .streams import orders
-
         return orders(tasks, permutations, settings.order_seed)
 
     def most_orders(self, variant: str, settings: Any) -> int:

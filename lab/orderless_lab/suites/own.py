@@ -17,9 +17,8 @@ from orderless.cli.references import made_by
 from orderless.errors import UserError
 from orderless.tasks import Task
 
-from .augment import to_unit
 from .base import Outline, Preset
-from .scenario import Kind, Scenario
+from .scenario import Kind, Scenario, to_unit
 from .supervised import SCENARIOS, SupervisedSettings, SupervisedSuite
 
 HELD_OUT = 0.2  # share of a task without test data

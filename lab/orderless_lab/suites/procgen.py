@@ -6,25 +6,24 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
+import torch
 from pydantic import model_validator
+from torch import nn
 
 from orderless.errors import UserError
 
 from ..methods.registry import CLONING, LIFELONG
 from ..methods.settings import Count, Positive, RunSettings, Seed, Size, Value
+from ..rl.experts import load_expert
 from ..rl.games import GAMES, parse_levels
+from ..rl.networks import find_network
 from ..rl.settings import PPOSettings
+from ..rl.tasks import ClonedTasks, ProcgenTasks, transitions_folder
+from ..runs.procgen import CloningRunner, LifelongRunner
 from .base import Outline, Preset, Suite
 from .supervised import maker
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ..rl.tasks import ClonedTasks, ProcgenTasks
-    from ..runs.cloning import CloningRunner
-    from ..runs.lifelong import LifelongRunner
 
 FRAME = (3, 64, 64)
 ACTIONS = 15
@@ -195,6 +194,7 @@ class ProcgenSuite(Suite):
 
 class CloningSuite(ProcgenSuite):
     settings: ClassVar[type[RunSettings]] = CloningSettings
+    runner = CloningRunner
     scores: ClassVar[tuple[str, ...]] = ("particles", "probs")
     usual_method: ClassVar[str] = "bc"
 
@@ -206,11 +206,6 @@ class CloningSuite(ProcgenSuite):
     def load(
         self, variant: str, settings: Any, seed: int, root: str | None, device: str
     ) -> ClonedTasks:
-        import torch
-
-        from ..rl.experts import load_expert
-        from ..rl.tasks import ClonedTasks, transitions_folder
-
         path = None if settings.expert is None else Path(settings.expert)
         return ClonedTasks(
             variant,
@@ -226,19 +221,12 @@ class CloningSuite(ProcgenSuite):
         tasks.prepare(say)
 
     def network(self, shapes: Any, settings: Any) -> Callable[[], nn.Module]:
-        from ..rl.networks import find_network
-
         return maker(find_network(settings.network), value=False)
-
-    @property
-    def runner(self) -> type[CloningRunner]:
-        from ..runs.cloning import CloningRunner
-
-        return CloningRunner
 
 
 class LifelongSuite(ProcgenSuite):
     settings: ClassVar[type[RunSettings]] = LifelongSettings
+    runner = LifelongRunner
     usual_method: ClassVar[str] = "ppo"
 
     def sizes(self) -> dict[str, dict[str, Any]]:
@@ -249,22 +237,10 @@ class LifelongSuite(ProcgenSuite):
     def load(
         self, variant: str, settings: Any, seed: int, root: str | None, device: str
     ) -> ProcgenTasks:
-        import torch
-
-        from ..rl.tasks import ProcgenTasks
-
         return ProcgenTasks(variant, parse_levels(settings.levels), torch.device(device))
 
     def network(self, shapes: Any, settings: Any) -> Callable[[], nn.Module]:
-        from ..rl.networks import find_network
-
         return maker(find_network(settings.network), value=True)
-
-    @property
-    def runner(self) -> type[LifelongRunner]:
-        from ..runs.lifelong import LifelongRunner
-
-        return LifelongRunner
 
 
 PROCGEN_BC = CloningSuite(

@@ -1,15 +1,13 @@
 """The suites by name."""
 
 from functools import lru_cache
+from importlib import import_module
 
 from orderless.errors import UserError, did_you_mean
 
+from . import BENCHMARKS
 from .base import Suite
-from .intents import INTENTS
 from .own import OwnSuite
-from .procgen import PROCGEN_BC, PROCGEN_LIFELONG
-from .splitcifar100 import SPLIT_CIFAR100
-from .splitmnist import SPLIT_MNIST
 
 SUITES: dict[str, Suite] = {}
 
@@ -20,8 +18,8 @@ def register(suite: Suite) -> Suite:
     return suite
 
 
-for known in (SPLIT_MNIST, SPLIT_CIFAR100, INTENTS, PROCGEN_BC, PROCGEN_LIFELONG):
-    register(known)
+for module, name in BENCHMARKS.values():
+    register(getattr(import_module(f".{module}", __package__), name))
 
 
 def find_suite(name: str) -> Suite:

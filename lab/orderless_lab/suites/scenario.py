@@ -265,3 +265,8 @@ class Scenario:
             (drawn(number, x[at]), *(part[at] for part in beside))
             for number, at in shuffled_batches(name, key, **sizes, device=self.device)
         )
+
+
+def to_unit(x: Tensor) -> Tensor:
+    """Bytes to [0, 1]: uint8 [B, ...] -> float32 [B, ...]."""
+    return x.to(torch.float32) / 255  # never in place: x may be float32, and the data itself

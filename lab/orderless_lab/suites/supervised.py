@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
+
+from orderless.tasks import Task
 
 from ..methods.registry import SUPERVISED
 from ..methods.settings import RunSettings, Size
+from ..runs.supervised import SupervisedRunner
 from .base import Outline, Preset, Suite
+from .scenario import Scenario
+from .streams import keyed_generator
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ..runs.supervised import SupervisedRunner
+Assign = Literal["fixed", "random"]
 
 SCENARIOS = ("domain", "task", "class")
 
@@ -27,7 +31,7 @@ class SupervisedSettings(RunSettings):
 
     family: ClassVar[list[str]] = SUPERVISED
 
-    assign: Literal["fixed", "random"] = "fixed"
+    assign: Assign = "fixed"
     """Classes to tasks: "fixed", or "random" by the seed."""
     hidden: Size = 400
     """Width of the hidden layers of a network."""
@@ -48,6 +52,7 @@ class SupervisedSuite(Suite):
     """A suite of classification. A new one says what its tasks are: `outline` and `load`."""
 
     settings: ClassVar[type[SupervisedSettings]] = SupervisedSettings
+    runner = SupervisedRunner
     scores: ClassVar[tuple[str, ...]] = ("particles", "logits", "probs")
     variants: tuple[str, ...] = SCENARIOS
 
@@ -73,15 +78,7 @@ class SupervisedSuite(Suite):
         return Preset(self.small(**{**usual, **changes}), 5)
 
     def network(self, shapes: Any, settings: Any) -> Callable[[], nn.Module]:
-        from .networks import mlp
-
         return maker(mlp, math.prod(shapes.input_shape), settings.hidden, shapes.outputs)
-
-    @property
-    def runner(self) -> type[SupervisedRunner]:
-        from ..runs.supervised import SupervisedRunner
-
-        return SupervisedRunner
 
 
 def outline(variant: str, tasks: int, classes: int, input_shape: tuple[int, ...]) -> Outline:
@@ -95,3 +92,49 @@ def maker(
 ) -> Callable[[], nn.Module]:
     """The same function for the same arguments, so that initial networks can be cached by it."""
     return partial(network, *sizes, **options)
+
+
+def mlp(inputs: int, hidden: int, outputs: int) -> nn.Module:
+    """A network with two hidden layers of the same width."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, outputs),
+    )
+
+
+def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def assigned(fixed: list[list[int]], assign: str, seed: int) -> list[list[int]]:
+    """The classes of each task, sorted by their labels within the task."""
+    one_of("assign", assign, ("fixed", "random"))
+    if assign == "fixed":
+        return fixed
+    classes = torch.tensor(sorted(c for group in fixed for c in group))
+    shuffled = classes[torch.randperm(len(classes), generator=keyed_generator("assign", seed))]
+    return shuffled.view(len(fixed), -1).tolist()
+
+
+def split_into_tasks(
+    data: tuple[Tensor, Tensor, Tensor, Tensor],
+    groups: Sequence[Sequence[int]],
+    names: Sequence[str],
+    validation: float,
+    device: torch.device | str,
+) -> list[Task]:
+    """A task for each group of the classes in (x, y, x_test, y_test)."""
+    (x, y, x_test, y_test), tasks = data, []
+    for group, name in zip(groups, names, strict=True):
+        label = torch.full((1 + int(y.max()),), -1)
+        label[list(group)] = torch.arange(len(group))
+        train, test = label[y] >= 0, label[y_test] >= 0
+        tasks.append(Task(x[train], label[y[train]], x_test[test], label[y_test[test]], name=name))
+    if validation:
+        tasks = Scenario(tasks).validation(validation).tasks
+    return [task.to(device) for task in tasks]

@@ -89,6 +89,14 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_setting_that_no_chosen_method_reads_is_named(tmp_path):
+    words = ["run", "splitmnist", *SMALL, "--dry-run", "--out", tmp_path / "run"]
+    changes = ["--set", "perturbation=0.1", "--set", "lr=0.1", "--set", "exact_block=100"]
+    said = run(*words, "--methods", "gd,exact", *changes).stderr
+    assert said.count("no effect") == 1 and "perturbation=0.1" in said and "gd or exact" in said
+    assert "no effect" not in run(*words, "--methods", "gd,exact,bootstrap", *changes).stderr
+
+
 @pytest.mark.slow
 def test_warnings_are_sentences_said_once(tmp_path):
     """At once and certain: a network whose Fisher information is 0 says so for every task."""

@@ -14,8 +14,8 @@ from orderless_lab.methods.learners import exact
 from orderless_lab.methods.learners.exact import feature_map
 from orderless_lab.report import summarize
 from orderless_lab.runs import Grid, Store, run_grid
-from orderless_lab.runs.scoring import score_task
 from orderless_lab.runs.store import as_json, read_cell
+from orderless_lab.runs.supervised import score_task
 from orderless_lab.suites import SplitMNIST, find_suite
 from orderless_lab.suites import SupervisedSettings as Settings
 from orderless_lab.suites.splitmnist import SplitMNISTSettings

@@ -13,7 +13,7 @@ from orderless.consolidation import EWC, SI, LwF
 from orderless.ensemble import Ensemble
 from orderless.filters import AveragingParticles, BootstrapParticleFilter, GradientDescent
 from orderless_lab.methods.learners import Learner, Reservoir
-from orderless_lab.methods.learners.continual import heaviest_representation
+from orderless_lab.methods.learners.learner import heaviest_representation
 
 LR = 0.1
 ORDER = [2, 0, 1]

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 import orderless_lab.methods
 from orderless.cli.main import app
 from orderless_lab.methods import METHODS
-from orderless_lab.methods.plugins import load_plugins
-from orderless_lab.methods.registry import SUPERVISED
+from orderless_lab.methods.registry import SUPERVISED, load_plugins
 from orderless_lab.suites import SupervisedSettings as Settings
 
 TEMPERED = """
@@ -121,7 +120,7 @@ def test_other_processes_import_the_plugin_too(here: Path, warm_workers: None) -
 
 def test_installed_packages_register_by_an_entry_point(here: Path, monkeypatch) -> None:
     point = EntryPoint("half", "half_plugin", "orderless_lab.methods")
-    monkeypatch.setattr("orderless_lab.methods.plugins.entry_points", lambda group: [point])
+    monkeypatch.setattr("orderless_lab.methods.registry.entry_points", lambda group: [point])
     sys.path.insert(0, str(here))
     load_plugins()
     assert METHODS["half"].label == "Half speed"

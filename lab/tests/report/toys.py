@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from orderless_lab.runs import Store
-from orderless_lab.runs.record import CellRecord
+from orderless_lab.runs.cell import CellRecord
 from orderless_lab.runs.store import as_json
 
 TASKS = 5

@@ -31,7 +31,7 @@ from orderless_lab.rl import (
 )
 from orderless_lab.rl.cloning import BehaviourCloning, play
 from orderless_lab.rl.transitions import read_transitions
-from orderless_lab.runs.lifelong import binned_returns, figures_of
+from orderless_lab.runs.procgen import binned_returns, figures_of
 from orderless_lab.runs.store import as_json
 from orderless_lab.suites.procgen import PROCGEN_LIFELONG
 

@@ -4,8 +4,8 @@ import io
 
 from lab.tests.toys import tiny_cell
 
+from orderless_lab.runs.cell import CellRecord
 from orderless_lab.runs.progress import RunProgress
-from orderless_lab.runs.record import CellRecord
 
 
 def record(died_at=None):

@@ -9,7 +9,7 @@ from lab.tests.report.toys import make_cell, write_run
 
 from orderless_lab.report import ReportError, summarize, write_report
 from orderless_lab.runs import Store, StoreError, load_run
-from orderless_lab.runs.record import CellRecord
+from orderless_lab.runs.cell import CellRecord
 from orderless_lab.runs.store import LARGEST_CELL, as_json
 
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 from lab.tests.toys import make_run, tiny_cell
 
-from orderless_lab.runs.scoring import displacement, plasticity, score_task
+from orderless_lab.plasticity import plasticity
+from orderless_lab.runs.runner import displacement
+from orderless_lab.runs.supervised import score_task
 
 
 @pytest.fixture
@@ -102,4 +104,4 @@ def test_displacement_is_relative_to_the_start(tmp_path):
     with torch.no_grad():
         for parameter in there.parameters():
             parameter.mul_(torch.tensor([1.0, 1.5, 3.0]).view(-1, *[1] * (parameter.dim() - 1)))
-    assert displacement(there, start) == pytest.approx([0.0, 0.5, 2.0], abs=1e-6)
+    assert displacement(there, start.parameters()) == pytest.approx([0.0, 0.5, 2.0], abs=1e-6)

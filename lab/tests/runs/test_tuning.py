@@ -62,6 +62,8 @@ def test_a_sweep_without_held_out_data_or_with_a_bad_value_runs_nothing(tmp_path
         sweep(tiny_grid(validation=0.2), "lr", ["0.1", "-1"], tmp_path / "a")
     with pytest.raises(ValueError, match="at least one value of lr"):
         sweep(tiny_grid(validation=0.2), "lr", [], tmp_path / "a")
+    with pytest.raises(ValueError, match="perturbation has no effect on gd"):
+        sweep(tiny_grid(validation=0.2), "perturbation", ["0.1"], tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 

@@ -4,7 +4,9 @@ import torch
 
 from orderless_lab.datasets import load_cifar100, load_mnist, load_mnist_5k
 from orderless_lab.suites import SplitCIFAR100, SplitMNIST
-from orderless_lab.suites.augment import flip_and_crop, imagenet_normalize, to_symmetric, to_unit
+from orderless_lab.suites.scenario import to_unit
+from orderless_lab.suites.splitcifar100 import flip_and_crop, imagenet_normalize
+from orderless_lab.suites.splitmnist import to_symmetric
 
 
 @pytest.fixture(scope="module")

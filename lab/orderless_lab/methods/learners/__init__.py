@@ -1,9 +1,8 @@
 """Learners: filters that learn the tasks of a scenario one after another."""
 
-from .continual import ContinualLearner
 from .exact import ExactLearner
-from .filtered import Learner
 from .kept import KeptLearner
+from .learner import ContinualLearner, Learner
 from .product import ProductLearner
 from .replay import Reservoir
 

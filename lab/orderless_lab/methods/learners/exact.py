@@ -14,7 +14,7 @@ from orderless.filters import StepInfo
 from orderless.filters.weights import normalize
 
 from ...suites.scenario import Scenario
-from .continual import ContinualLearner
+from .learner import ContinualLearner
 
 
 @lru_cache

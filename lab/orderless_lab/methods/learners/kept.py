@@ -9,7 +9,7 @@ from orderless import KeptSample
 from orderless.filters import GradientDescent, StepInfo
 
 from ...suites.scenario import Scenario
-from .filtered import Learner
+from .learner import Learner
 
 
 class KeptLearner(Learner):

@@ -8,7 +8,7 @@ from orderless.consolidation import EWC
 from orderless.filters import ParticleFilter
 
 from ...rl import PPO, PPOSettings, Rollout, UpdateInfo, VectorEnvironment
-from .filtered import register
+from .learner import register
 
 
 class PolicyLearner:

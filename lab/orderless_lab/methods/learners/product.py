@@ -10,7 +10,7 @@ from orderless.ensemble import Ensemble
 from orderless.product import PosteriorProduct
 
 from ...suites.scenario import Scenario
-from .filtered import Learner
+from .learner import Learner
 
 LOSSES = ("squared", "cross-entropy")
 

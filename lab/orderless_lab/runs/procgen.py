@@ -1,20 +1,133 @@
-"""Cells of lifelong learning: PPO, level after level."""
+"""Cells of ProcGen, whose tasks are levels of a game: behaviour cloning, and lifelong PPO."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from orderless.filters import ParticleFilter
+from orderless.io import digest
+
+from ..methods.learners.learner import heaviest_representation
 from ..methods.learners.policy import PolicyLearner
+from ..methods.setup import PolicySetup
 from ..optim import TRAC
-from ..rl import Episode, UpdateInfo
-from .policy import PolicyRunner
-from .record import Row
-from .runner import TRACES, CellProgress
+from ..rl import BehaviourCloning, Episode, UpdateInfo
+from ..rl.cloning import COMBINES, play_both
+from ..rl.procgen import ProcgenLevels
+from ..rl.tasks import ClonedTasks, ProcgenTasks
+from .cell import Row
+from .runner import SAMPLES, TRACES, CellProgress, CellRunner
+
+
+class PolicyRunner(CellRunner):
+    """Runs a cell whose tasks are levels of a game and whose scores are returns."""
+
+    setup_type = PolicySetup
+    tasks: ProcgenTasks
+
+    @property
+    def filter(self) -> ParticleFilter:
+        return self.learner.filter
+
+    def _trace_now(self, losses: Tensor, **more: float) -> None:
+        self._trace(self._steps(), self.filter.weights, losses, self.filter.ess, **more)
+
+    def _look_at(self, frames: Tensor) -> None:
+        """Measure plasticity on some of these frames, evenly spaced."""
+        chosen = torch.linspace(0, len(frames) - 1, min(len(frames), SAMPLES)).long()
+        some = frames[chosen.to(frames.device)].to(self.tasks.device)
+        self._add_plasticity(*heaviest_representation(self.filter, some))
+
+
+@dataclass
+class CloningProgress(CellProgress):
+    scoring: float = 0.0  # seconds
+    # on each level so far: the expert's mean return, and the checksum of what it played
+    shown: Row = field(default_factory=list)
+    checksums: list[str] = field(default_factory=list)
+
+
+class CloningRunner(PolicyRunner):
+    """Runs behaviour cloning, level after level; R holds normalised returns on every level.
+
+    A row of R has the particles' own returns, weighted, and those of their mixture.
+    """
+
+    progress_type = CloningProgress
+    progress: CloningProgress
+    learner: BehaviourCloning
+    tasks: ClonedTasks
+
+    def _count(self, seen: list[int]) -> int:
+        s = self.settings
+        return s.iterations or s.epochs * (s.transitions // s.batch_size)
+
+    @cached_property
+    def env(self) -> ProcgenLevels:
+        """Copies for the particles' episodes, and as many for those of their mixture."""
+        env = self.tasks.environment(self.settings.episodes * len(self._played()))
+        self.opened.callback(env.close)
+        return env
+
+    def _played(self) -> tuple[str, ...]:
+        """One particle is its own mixture."""
+        return COMBINES if self.filter.particles.n > 1 else COMBINES[:1]
+
+    def _stage(self, seen: list[int], count: int) -> Iterator[None]:
+        data = self.tasks.transitions(seen[-1])
+        observations = data.observations.to(self.tasks.device)
+        actions = data.actions.to(self.tasks.device)
+        level = self.tasks.levels[seen[-1]]
+        progress = self.progress
+        every = math.ceil(count / TRACES)
+        while progress.batch < count:
+            # until the next step that is recorded
+            stop = min(count, (progress.batch // every + 1) * every)
+            learn = partial(self.learner.learn, level=level, start=progress.batch, stop=stop)
+            losses = self._attempt(partial(learn, observations, actions))
+            self.tick(stop - progress.batch)
+            progress.batch = stop
+            if losses is not None:
+                self._trace_now(losses[-1])
+            yield
+        self._look_at(data.observations)
+        progress.shown.append(data.facts["mean_return"])
+        progress.checksums.append(digest(data.facts["sha256"]))  # kinds of devices play otherwise
+
+    def _score(self, seen: list[int]) -> None:
+        begun = time.monotonic()
+        found = []
+        for level in self.tasks.levels:
+            self.env.switch(level)
+            found.append(play_both(self.filter, self.env, combines=self._played(), seed=self.seed))
+        for name, combine in zip(self.suite.scores, COMBINES, strict=True):
+            row: Row = [played.get(combine, played[COMBINES[0]]).mean for played in found]
+            self.progress.scores[name].append(row)
+        self.progress.scoring += time.monotonic() - begun
+
+    def _identity(self) -> dict[str, object]:
+        return {**super()._identity(), "expert": self.tasks.expert.digest}
+
+    def _record(self, command: str) -> dict[str, Any]:
+        expert = self.tasks.expert
+        places = np.argsort(self.cell.order)
+        shown = [self.progress.shown[place] for place in places]
+        facts = {**expert.facts, "digest": expert.digest, "level_returns": shown}
+        return {
+            **super()._record(command),
+            "data": digest([self.progress.checksums[place] for place in places]),
+            "expert": facts,
+            "scoring_duration": self.progress.scoring,
+        }
 
 
 @dataclass
