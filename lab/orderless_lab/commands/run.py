@@ -63,7 +63,7 @@ def run(
 
     from ..methods.registry import load_plugins
     from ..runs.grid import Grid, count_cells, run_grids
-    from ..runs.progress import RunProgress
+    from ..runs.launch import RunProgress
     from ..runs.ray import Ray
     from ..runs.store import Store
     from ..suites.registry import find_suite

@@ -45,7 +45,7 @@ def tune(
 
     from ..methods.registry import load_plugins
     from ..runs.grid import Grid
-    from ..runs.progress import RunProgress
+    from ..runs.launch import RunProgress
     from ..runs.tuning import beyond, sweep
     from ..suites.registry import find_suite
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import nn
@@ -30,6 +30,8 @@ from .learners import Learner
 from .learners.policy import PolicyLearner
 from .policy import PolicyEWCSettings
 from .settings import Own, RunSettings
+
+Descending = TypeVar("Descending", bound=GradientFilter)
 
 # cached for the next cell: all methods and orders start from the same networks
 _initial = lru_cache(maxsize=4)(Ensemble)
@@ -81,40 +83,37 @@ class Setup:
         """The options of every filter that takes gradient steps."""
         return {}
 
-    def descent(self, kind: str | None = None) -> GradientDescent:
+    def descending(
+        self, kind: type[Descending], n: int, optimizer: str | None = None, **options: Any
+    ) -> Descending:
+        """n networks in a filter that takes gradient steps."""
+        particles = self.ensemble(n)
+        step = self.optimizer(particles, optimizer)
+        return kind(particles, step, **self.gradient_options(), **options)
+
+    def descent(self, optimizer: str | None = None) -> GradientDescent:
         """One network and its optimizer."""
-        particles = self.ensemble(1)
-        optimizer = self.optimizer(particles, kind)
-        return GradientDescent(particles, optimizer, **self.gradient_options())
+        return self.descending(GradientDescent, 1, optimizer)
 
     def averaging(self) -> AveragingParticles:
         """Unweighted particles."""
-        particles = self.ensemble(self.settings.particles)
-        optimizer = self.optimizer(particles)
-        return AveragingParticles(particles, optimizer, **self.gradient_options())
+        return self.descending(AveragingParticles, self.settings.particles)
 
     def weighted(self) -> WeightedParticleFilter:
         """The paper's filter."""
-        particles = self.ensemble(self.settings.particles)
-        return WeightedParticleFilter(
-            particles,
-            self.optimizer(particles),
-            weighting=self.settings.weighting,
-            loss_scale=self.settings.loss_scale,
-            min_ess=self.settings.min_ess,
-            **self.gradient_options(),
+        s = self.settings
+        return self.descending(
+            WeightedParticleFilter,
+            s.particles,
+            weighting=s.weighting,
+            loss_scale=s.loss_scale,
+            min_ess=s.min_ess,
         )
 
     def weighted_by(self, rule: Weighting) -> GradientFilter:
         """The same particles with another rule of the weights."""
-        particles = self.ensemble(self.settings.particles)
-        return GradientFilter(
-            particles,
-            self.optimizer(particles),
-            weighting=rule,
-            min_ess=self.settings.min_ess,
-            **self.gradient_options(),
-        )
+        s = self.settings
+        return self.descending(GradientFilter, s.particles, weighting=rule, min_ess=s.min_ess)
 
     def bootstrap(self, perturbation: float, variant: str = "paper") -> BootstrapParticleFilter:
         """The paper's baseline filter."""

@@ -40,7 +40,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        return f"{self.method} order {self.order_index} seed {self.seed}"
+        return f"{self.variant}: {self.method} order {self.order_index} seed {self.seed}"
 
     @property
     def name(self) -> str:

@@ -26,7 +26,8 @@ from ..methods.settings import RunSettings
 from ..suites.base import Suite
 from ..suites.registry import find_suite
 from .cell import Cell, Table
-from .launch import Item, Job, Launcher, Listener, available_memory, launch
+from .launch import Item, Job, Listener, available_memory, launch
+from .ray import Ray
 from .store import Store, StoreError
 
 MOST_CELLS = 100_000  # of one grid
@@ -169,9 +170,9 @@ class Grid:
         factor = 1 if method.settings is ExactSettings else 8
         return factor * self.networks_bytes(method) + FIXED_BYTES
 
-    def items(self, store: Store) -> list[Item]:
+    def items(self, store: Store, plugins: Sequence[str] = ()) -> list[Item]:
         """The cells, with what a process needs to compute them."""
-        command = self.command()
+        command = " ".join([self.command(), *(f"--plugin {name}" for name in plugins)])
         needed = {name: self.bytes_needed(self.suite.method(name)) for name in self.methods}
         return [Item(cell, store.directory, command, needed[cell.method]) for cell in self.cells()]
 
@@ -187,7 +188,7 @@ def run_grids(
     root: str | None = None,
     device: torch.device | str = "cpu",
     workers: int | None = 1,
-    ray: Launcher | None = None,
+    ray: Ray | None = None,
     shard: tuple[int, int] = (1, 1),
     checkpoint_every: float = 60.0,
     listener: Listener | None = None,
@@ -215,9 +216,7 @@ def run_grids(
     total = 0
     for grid, store in grids:
         grid.suite.release()
-        items = [item._replace(command=with_plugins(item.command, plugins))
-                 for item in grid.items(store)]  # fmt: skip
-        items = items[shard[0] - 1 :: shard[1]]
+        items = grid.items(store, plugins)[shard[0] - 1 :: shard[1]]
         total += len(items)
         if ray is None and here.device == "cpu":
             refuse_too_large(grid, items)
@@ -297,10 +296,6 @@ def refuse_too_large(grid: Grid, items: Sequence[Item]) -> None:
                 f"{available_memory() / 2**30:.0f} GiB here: use fewer --particles or a smaller "
                 "network"
             )
-
-
-def with_plugins(command: str, plugins: Sequence[str]) -> str:
-    return " ".join([command, *(f"--plugin {name}" for name in plugins)])
 
 
 def count_cells(grid: Grid, store: Store) -> str:

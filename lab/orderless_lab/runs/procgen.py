@@ -154,7 +154,7 @@ class LifelongRunner(PolicyRunner):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.opened.callback(self.learner.close)
+        self.opened.callback(self.learner.ppo.env.close)
 
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         if self.progress.batch == 0:
@@ -191,7 +191,7 @@ class LifelongRunner(PolicyRunner):
         """Add the mean returns over equal bins of the level's steps, and their mean."""
         progress = self.progress
         length = progress.batch
-        env = self.learner.env
+        env = self.learner.ppo.env
         begin = self._steps() - length
         returns = env.normalize([episode.value for episode in episodes])
         steps = [episode.step - begin for episode in episodes]
@@ -203,7 +203,7 @@ class LifelongRunner(PolicyRunner):
         progress.curves["return"] += means
         known = [mean for mean in means if mean is not None]
         # if no episode ended, the returns so far of the running ones
-        level = np.mean(known) if known else env.normalize(self.learner.running_returns()).mean()
+        level = np.mean(known) if known else env.normalize(env.returns.tolist()).mean()
         progress.returns.append(float(level))
 
     def _record(self, command: str) -> dict[str, Any]:

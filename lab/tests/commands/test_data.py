@@ -35,7 +35,7 @@ def test_one_flipped_byte_in_a_data_file_is_refused(no_data, monkeypatch):
             (raw / f"{part}-{name}").write_bytes(data)
             sums[f"{part}-{name}"] = ("", hashlib.md5(data).hexdigest())
     monkeypatch.setattr("orderless_lab.datasets.load.MNIST_MD5S", sums)
-    full = ["--set", "source=full", "--data-dir", no_data, "--methods", "gd"]
+    full = ["--set", "source=full", "--data-dir", no_data, "--methods", "ewc"]
     run("run", "splitmnist", *SMALL, *full, "--out", no_data / "a")
 
     file = raw / "t10k-labels-idx1-ubyte"

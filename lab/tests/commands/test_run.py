@@ -76,7 +76,7 @@ def test_a_second_run_computes_nothing_and_writes_the_same_report(finished):
 
 
 def test_other_settings_are_refused(finished):
-    more = ["--set", "lr=0.5", "--methods", "gd", "--out", finished]
+    more = ["--set", "lr=0.5", "--methods", "gd,ewc", "--out", finished]
     said = refused("run", "splitmnist", *SMALL, *more)
     usual = find_suite("splitmnist").preset("demo").settings.lr
     assert f"with lr={usual}, not 0.5: choose another --out" in said
@@ -90,7 +90,7 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path):
 
 
 def test_a_setting_that_no_chosen_method_reads_is_named(tmp_path):
-    words = ["run", "splitmnist", *SMALL, "--dry-run", "--out", tmp_path / "run"]
+    words = ["run", "splitmnist", "--preset", "demo", "--dry-run", "--out", tmp_path / "run"]
     changes = ["--set", "perturbation=0.1", "--set", "lr=0.1", "--set", "exact_block=100"]
     said = run(*words, "--methods", "gd,exact", *changes).stderr
     assert said.count("no effect") == 1 and "perturbation=0.1" in said and "gd or exact" in said

@@ -5,7 +5,7 @@ import io
 from lab.tests.toys import tiny_cell
 
 from orderless_lab.runs.cell import CellRecord
-from orderless_lab.runs.progress import RunProgress
+from orderless_lab.runs.launch import RunProgress
 
 
 def record(died_at=None):

@@ -32,18 +32,6 @@ class PolicyLearner:
         self.ppo = PPO(filter, env, settings, seed=seed)
         self._rollout: Rollout | None = None
 
-    @property
-    def env(self) -> VectorEnvironment:
-        """The environment of the level that is learned."""
-        return self.ppo.env
-
-    def running_returns(self) -> list[float]:
-        """Returns so far of the running episodes of all copies."""
-        return self.env.returns.tolist()
-
-    def close(self) -> None:
-        self.env.close()
-
     def begin_level(self, level: int) -> None:
         self.ppo.switch(level)
         self._set_penalty()
