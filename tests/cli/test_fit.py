@@ -341,6 +341,10 @@ def test_columns_that_are_no_features_are_told(tmp_path):
         for name in ("Unnamed: 0", "constant", "row", "id"):
             assert f"warning (said once): column {name!r}" in said
         assert said.count("warning") == 4
+    # what has no name is left out, unless it is named
+    assert "'Unnamed: 0' is left out" in said and "columns (9): a, b" in said
+    named = fit(tmp_path / "in two", tmp_path / "y.st", "--columns", "Unnamed: 0,row")
+    assert "columns (2): Unnamed: 0, row" in named
     few = table(9).assign(rank=draw.permutation(9))  # may be by chance
     assert "warning" not in fit(written(few, tmp_path / "x.csv"), tmp_path / "x.st")
 

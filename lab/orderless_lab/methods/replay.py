@@ -49,7 +49,7 @@ class KeptSettings(Settings):
 @method(
     "kept",
     "one network, trained anew on samples kept by their hash; no task order",
-    label="Kept samples",
+    label="Kept sample",
     style=Style(SKY, "h"),
     settings=KeptSettings,
     reads=("adam_lr", *NETWORK),

@@ -295,8 +295,8 @@ class HeadSums:
         for name, samples in self.counted.items():
             if (samples.weights < 0).any():
                 raise ValueError(
-                    "these samples were never all in it, or not so often, as its samples "
-                    f"{name!r} show. Nothing was forgotten"
+                    "the head never learned all of these samples, or some of them less often, as "
+                    f"its list {name!r} shows: nothing was forgotten"
                 )
         left = self.counts != 0
         diagonal = self.sums["gram"].map(lambda words: words.diagonal(dim1=1, dim2=2)).value()
@@ -306,8 +306,8 @@ class HeadSums:
         )
         if negative or of_nobody:
             raise ValueError(
-                "these samples were never all in it: what would be left cannot be the sums over "
-                "any data. Nothing was forgotten"
+                "the head never learned all of these samples, as its sums show: nothing was "
+                "forgotten"
             )
         if not self.basis.classes:
             return self

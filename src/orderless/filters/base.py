@@ -125,7 +125,8 @@ class Predictor(ABC):
 
     @torch.no_grad()
     def predict(self, *args: Any, combine: str = "probs", **kwargs: Any) -> Any:
-        """The mixture's prediction, e.g. `[B, C]`.
+        """The mixture's prediction, e.g. `[B, C]`: by default the softmax of the outputs, as for
+        classes. A filter does not see targets: for numbers, make it with `link="identity"`.
 
         `combine="probs"`: sum_i w_i link(output_i), the Bayesian mixture. `combine="logits"`:
         link(sum_i w_i output_i), as the paper's code does.

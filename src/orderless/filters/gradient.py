@@ -120,7 +120,8 @@ class GradientFilter(OptimizedFilter):
         weighting: the rule of the weights.
         max_grad_norm: clip each particle's gradient norm by itself.
         weigh_penalty: let the weights see the penalty too.
-        options: `link`, `min_ess` and `check_every`, as in every filter.
+        options: `link`, `min_ess` and `check_every`, as in every filter. Outputs that are numbers
+            and not classes need `link="identity"`: a filter sees losses only and cannot tell.
 
     >>> import torch, orderless as ol
     >>> particles = ol.Ensemble(lambda: torch.nn.Linear(2, 1), n=3)
@@ -290,7 +291,8 @@ class WeightedParticleFilter(GradientFilter):
             happened, without a second forward pass. They agree where the loss is linear.
         loss_scale: multiplies the loss in the weights only. A batch *mean* as loss tempers the
             posterior by 1/B; `loss_scale=B` undoes that. 1 is the paper's.
-        options: `min_ess`, `link`, `max_grad_norm`, `weigh_penalty`; see `GradientFilter`.
+        options: `min_ess`, `link` (give `"identity"` for a regression), `max_grad_norm`,
+            `weigh_penalty`; see `GradientFilter`.
 
     >>> import torch, orderless as ol
     >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))

@@ -44,7 +44,7 @@ def _look_through(recipe: Recipe, files: Files, values: bool) -> tuple[int, Reci
     whole: Any = True  # [D], whether all numbers are whole
     for path in files.paths:
         for frame in read_table(path, "" if values else label):
-            columns = columns or [name for name in frame if name != label]
+            columns = columns or _to_learn_from(list(frame), label)
             parts = [numbers(frame, name, path) for name in columns]
             answers = column_of(frame, label, path)
             if values:
@@ -102,11 +102,22 @@ class ColumnWarning(UserWarning):
     numbers_tell_apart = True
 
 
+def _to_learn_from(names: list[str], label: str) -> list[str]:
+    """All columns but the answers and those without a name, which pandas calls "Unnamed: 0"."""
+    nameless = [name for name in names if name.startswith("Unnamed: ")]
+    for name in nameless:
+        warnings.warn(
+            f"column {name!r} is left out: it has no name, like the index that pandas writes; "
+            "--columns names columns to learn from",
+            ColumnWarning,
+            3,
+        )
+    return [name for name in names if name != label and name not in nameless]
+
+
 def _remark(name: str, constant: bool, numbering: bool) -> None:
     """Warn of a column that a head should not learn from."""
-    if name.startswith("Unnamed: "):
-        remark = "has no name, such as the index that pandas writes"
-    elif constant:
+    if constant:
         remark = "has one value only"
     elif numbering:
         remark = "numbers the rows"
