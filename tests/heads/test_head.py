@@ -63,6 +63,20 @@ def test_heads_are_added_subtracted_and_forget(tmp_path) -> None:
     assert rest.left_out()[1] == loaded.left_out()[1] > 0
 
 
+def test_a_head_is_published_without_its_ledger(tmp_path) -> None:
+    head = ol.Head.of(replace(CLASSES, ledger=True))
+    head.update(X, NAMES)
+    plain = ol.Head.of(CLASSES)
+    plain.update(X, NAMES)
+    head.without_ledger().save(tmp_path / "published")
+    plain.save(tmp_path / "plain")
+    assert (tmp_path / "published").read_bytes() == (tmp_path / "plain").read_bytes()
+    again = ol.Head.load(tmp_path / "published")
+    assert torch.equal((again + plain).predict(X), (plain + plain).predict(X))
+    with pytest.raises(ValueError, match="never all in it"):
+        head.forget(X[:1] + 1.0, NAMES[:1])  # it still knows
+
+
 def test_what_does_not_belong_to_a_head_is_refused_by_name() -> None:
     head = ol.Head.of(CLASSES)
     with pytest.raises(UserError, match="the heads have different classes"):

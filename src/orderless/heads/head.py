@@ -6,7 +6,7 @@ The recipe is everything that is fixed before the first sample: maps, classes, s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -278,6 +278,13 @@ class Head:
         """A head with the data of this one that are not in the other. Neither changes."""
         self._check_same(other.recipe)
         return type(self)(self.recipe, self.exact - other.exact)
+
+    def without_ledger(self) -> Self:
+        """A head that does not know which samples are in, to be published. This one does not
+        change."""
+        exact = self.exact.holding(self.exact.sums)
+        exact.drop_ledger()
+        return type(self)(replace(self.recipe, ledger=False), exact)
 
     def _check_same(self, other: Recipe) -> None:
         for name, value in asdict(self.recipe).items():
