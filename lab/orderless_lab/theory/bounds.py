@@ -23,6 +23,7 @@ Differences from the paper:
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -81,7 +82,7 @@ def theorem_2(
     length: int,
     place: int,
     *,
-    form: str = "tight",
+    form: Literal["tight", "printed"] = "tight",
 ) -> float:
     r"""$E_{x \sim \hat p_0[L_1 \dots L_T]}[L_i(x)] \le \beta M$ plus the cost of moving $L_i$ last.
 
@@ -90,23 +91,18 @@ def theorem_2(
 
     - `"tight"`: L_i passes L_{i+1}, ..., L_T one after another; the swap that lets it pass L_j is
       followed by T - j updates: $\beta M + 2k\epsilon(C+1)\sum_{m<T-i} C^m$, for every C.
-    - `"direct"`: $\beta M + 2k\epsilon\sum_{t<T} C^t$, by `direct_bound`.
-    - `"swaps"`: $\beta M + 2k(T-i)\epsilon(C+1)\max(1,C)^{T-2}$, Theorem 1 with its T - i swaps.
     - `"printed"`: $\beta M + 2kT\epsilon(C+1)C^{T-2}$, the paper's.
+
+    Instead of the cost of these swaps, k times `direct_bound` is a bound as well, and so is k times
+    `theorem_1` with T - i swaps.
     """
     _check(length, 2, C=C, epsilon=epsilon, k=k, beta=beta, loss_bound=loss_bound)
     if not 1 <= place <= length:
         raise ValueError(f"place must lie between 1 and length={length}, got {place}")
-    later = length - place
-    moves = {
-        "tight": 2 * epsilon * (C + 1) * _powers(C, later),
-        "direct": direct_bound(C, epsilon, length),
-        "swaps": 2 * later * epsilon * (C + 1) * max(1.0, C) ** (length - 2),
-        "printed": 2 * length * epsilon * (C + 1) * C ** (length - 2),
-    }
-    if form not in moves:
-        raise ValueError(f"form must be one of {', '.join(moves)}, got {form!r}")
-    return beta * loss_bound + k * moves[form]
+    powers = {"tight": _powers(C, length - place), "printed": length * C ** (length - 2)}
+    if form not in powers:
+        raise ValueError(f"form must be one of {', '.join(powers)}, got {form!r}")
+    return beta * loss_bound + k * 2 * epsilon * (C + 1) * powers[form]
 
 
 def log_posterior_ratios(

@@ -31,6 +31,7 @@ from .orders import swap_path
 from .sets import Loss, Represent, Update, WeightedSet, bayes_update, expected_loss
 
 Pairs = list[tuple[float, float]]
+RESOLUTION = 1e-12
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,13 @@ def points(p: WeightedSet) -> WeightedSet:
 class Comparisons:
     """Collects comparisons, each as (right side, left side) of one assumption.
 
-    Distances below `resolution` are rounding errors. Two sets that are this close before and after
+    Distances below `RESOLUTION` are rounding errors. Two sets that are this close before and after
     an update are equal, and the ratio of their distances has no meaning.
     """
 
     update: Update
     discrepancy: Discrepancy
     represent: Represent = points
-    resolution: float = 1e-12
     contractions: Pairs = field(default_factory=list)
     fidelities: Pairs = field(default_factory=list)
     differences: Pairs = field(default_factory=list)
@@ -112,7 +112,7 @@ class Comparisons:
 
     def _largest_ratio(self, pairs: Pairs) -> float:
         """The smallest c with after <= c before in all pairs above the resolution."""
-        apart = [(before, after) for before, after in pairs if max(before, after) > self.resolution]
+        apart = [(before, after) for before, after in pairs if max(before, after) > RESOLUTION]
         return max([0.0, *(a / b if b > 0 else math.inf for b, a in apart)])
 
 
