@@ -5,7 +5,7 @@ its equations allow. `order_free.py` compares them.
 """
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,13 +22,15 @@ class Size(NamedTuple):
     features: int
 
 
-class Learner(Protocol):
-    deletion: str  # what the method's equations allow
-    merging: str
+class Learner:
+    deletion = "no"  # what the method's equations allow
+    merging = "no"
 
-    def learn(self, x: Tensor, y: Tensor) -> None: ...
+    def learn(self, x: Tensor, y: Tensor) -> None:
+        raise NotImplementedError
 
-    def scores(self, x: Tensor) -> Tensor: ...
+    def scores(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
 
 
 def random_relu(size: Size) -> ol.features.RandomReLU:
@@ -46,7 +48,7 @@ def ridge_solution(gram: Tensor, moments: Tensor, ridge: float) -> Tensor:
     return torch.cholesky_solve(moments, factor)
 
 
-class NearestMean:
+class NearestMean(Learner):
     """The class whose mean has the smallest angle to the sample."""
 
     deletion = merging = ROUNDED
@@ -61,7 +63,7 @@ class NearestMean:
         return x @ F.normalize(self.sums, dim=1).T
 
 
-class NCM:
+class NCM(Learner):
     """CapyMOA's nearest class mean: running means, Euclidean distance."""
 
     deletion = merging = ROUNDED
@@ -118,11 +120,8 @@ class MendedSLDA(CapyMOASLDA):
         return x @ weight + bias
 
 
-class DeepSLDA:
+class DeepSLDA(Learner):
     """Hayes and Kanan (2020): running means and one running covariance, sample by sample."""
-
-    deletion = "no"
-    merging = "no"
 
     def __init__(self, size: Size) -> None:
         self.means = torch.zeros(size.classes, size.inputs)
@@ -144,40 +143,49 @@ class DeepSLDA:
         return x @ weight - 0.5 * (self.means * weight.T).sum(1)
 
 
-class KLDA:
+class ClassMeans(Learner):
+    """Means of classes that arrive in one task each, and the scatter around them."""
+
+    def __init__(self, classes: int, features: int) -> None:
+        self.means = torch.zeros(classes, features)
+        self.scatter = torch.zeros(features, features)
+        self.seen = 0
+
+    def add(self, phi: Tensor, y: Tensor) -> None:
+        for label in y.unique():
+            members = phi[y == label]
+            self.means[label] = members.mean(0)
+            centred = members - members.mean(0)
+            self.scatter.addmm_(centred.T, centred)
+        self.seen += len(y)
+
+
+class KLDA(ClassMeans):
     """Momeni et al. (2025): random Fourier features, class means, one covariance."""
 
     deletion = "of whole classes"
     merging = ROUNDED
 
     def __init__(self, size: Size, bandwidth: float) -> None:
+        super().__init__(size.classes, size.features)
         generator = torch.Generator().manual_seed(0)
         frequencies = torch.randn(size.inputs, size.features, generator=generator)
         self.frequencies = frequencies * math.sqrt(2.0 * bandwidth)
         self.phases = 2.0 * math.pi * torch.rand(size.features, generator=generator)
-        self.means = torch.zeros(size.classes, size.features)
-        self.scatter = torch.zeros(size.features, size.features)
-        self.seen = 0
 
     def map(self, x: Tensor) -> Tensor:
         scale = math.sqrt(2.0 / len(self.phases))
         return scale * torch.cos(x @ self.frequencies + self.phases)
 
     def learn(self, x: Tensor, y: Tensor) -> None:
-        phi = self.map(x)
-        for label in y.unique():
-            members = phi[y == label]
-            self.means[label] = members.mean(0)  # a class arrives in one task
-            centred = members - members.mean(0)
-            self.scatter.addmm_(centred.T, centred)
-        self.seen += len(x)
+        self.add(self.map(x), y)
 
     def scores(self, x: Tensor) -> Tensor:
         weight = ridge_solution(self.scatter / self.seen, self.means.T, 1e-6)
         return self.map(x) @ weight - 0.5 * (self.means * weight.T).sum(1)
 
 
-class RanPAC:
+class RanPAC(Learner):
     """McDonnell et al. (2023): sums of random ReLU features; the newest task picks the ridge."""
 
     deletion = "no: the ridge"
@@ -216,11 +224,10 @@ class RanPAC:
         return min(losses, key=losses.__getitem__)
 
 
-class ACIL:
+class ACIL(Learner):
     """Zhuang et al. (2022): recursive least squares on random ReLU features, float64."""
 
     deletion = ROUNDED
-    merging = "no"
     gamma = 0.1
 
     def __init__(self, size: Size) -> None:
@@ -254,7 +261,7 @@ class GACL(ACIL):
             super().learn(x[rows], y[rows])
 
 
-class AnaCP:
+class AnaCP(ClassMeans):
     """Momeni, Xiao and Liu (2025), without its first-session training of the backbone.
 
     Three random layers are fitted by ridge regression to the classes' means, moved apart: whitened,
@@ -269,29 +276,23 @@ class AnaCP:
     drawn = 100  # features a class
 
     def __init__(self, size: Size) -> None:
+        super().__init__(size.classes, size.inputs)
         generator = torch.Generator().manual_seed(0)
         shape = (self.heads + 1, size.features, size.inputs)
         *self.first, self.second = torch.randn(shape, generator=generator)
         self.grams = torch.zeros(self.heads, size.features, size.features)
         self.sums = torch.zeros(self.heads, size.features, size.classes)
-        self.means = torch.zeros(size.classes, size.inputs)
-        self.scatter = torch.zeros(size.inputs, size.inputs)
         self.known: list[int] = []  # in the order of their arrival
-        self.seen = 0
 
     def learn(self, x: Tensor, y: Tensor) -> None:
         x = F.normalize(x, dim=1)
-        for label in y.unique().tolist():
-            members = x[y == label]
-            self.means[label] = members.mean(0)  # a class arrives in one task
-            self.scatter += (members - members.mean(0)).T @ (members - members.mean(0))
-            self.known.append(label)
+        self.add(x, y)
+        self.known += y.unique().tolist()
         targets = F.one_hot(y, len(self.means)).float()
         for head, layer in enumerate(self.first):
             z = F.gelu(x @ layer.T)
             self.grams[head] += z.T @ z
             self.sums[head] += z.T @ targets
-        self.seen += len(x)
 
     def moved_apart(self, covariance: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh(covariance)
@@ -326,7 +327,7 @@ class AnaCP:
         return F.gelu(self.projected(x, thetas) @ self.second.T) @ weight
 
 
-class Exact:
+class Exact(Learner):
     """This library's exact head on the random ReLU features of RanPAC, ACIL and GACL."""
 
     deletion = "exact"
