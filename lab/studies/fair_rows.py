@@ -18,17 +18,18 @@ About ten minutes on two idle cores for each scenario. Cells in the JSON are not
 
 import argparse
 import itertools
-import json
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from order_free import load
-from record import write
+from record import Cell, Cells, write
 from torch import Tensor, nn
 
 import orderless as ol
+from orderless import metrics
 from orderless_lab.suites import SplitMNIST
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -39,7 +40,6 @@ WAYS = {
 }
 BATCH = 128
 Tasks = list[ol.Task]
-Cell = dict[str, object]
 
 
 def mnist(samples: int | None = None) -> Tasks:
@@ -104,9 +104,7 @@ def heads(given: argparse.Namespace) -> None:
 
 
 def network(outputs: int) -> nn.Module:
-    head = nn.Linear(400, outputs)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
+    head = nn.Linear(400, outputs)  # drawn first
     hidden = nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU()
     return nn.Sequential(nn.Flatten(), *hidden, head)
 
@@ -133,8 +131,7 @@ def trained(
     way: str, loss_name: str, lr: float, tasks: Tasks, order: list[int], seed: int
 ) -> ol.PosteriorProduct | ol.GradientDescent:
     outputs = 1 + max(int(task.y.max()) for task in tasks)
-    particles = ol.Ensemble(lambda: network(outputs), 1, seed=seed)
-    # an ensemble draws its own initial values: the head is set to zero again
+    particles = ol.Ensemble(partial(network, outputs), 1, seed=seed)
     with torch.no_grad():
         for parameter in list(particles.parameters())[-2:]:
             parameter.zero_()
@@ -170,27 +167,23 @@ def networks(given: argparse.Namespace) -> None:
             ol.Task(t.x, t.y + 2 * k, t.x_test, t.y_test + 2 * k, t.name)
             for k, t in enumerate(tasks)
         ]
-    cells: list[Cell] = []
-    if given.json and given.json.is_file():
-        cells = json.loads(given.json.read_text())["cells"]
+    cells = Cells(given.json)
 
     def cell(part: str, way: str, loss: str, lr: float, order: list[int], seed: int) -> Cell:
-        key = {"part": part, "way": way, "loss": loss, "lr": lr, "order": order, "seed": seed}
-        for known in cells:
-            if all(known[name] == value for name, value in key.items()):
-                return known
         scored = [held_out(task) for task in tasks] if part == "held out" else tasks
-        try:
-            scores = accuracies(trained(way, loss, lr, scored, order, seed), scored)
-        except FloatingPointError:  # the rate is too large
-            scores = [0.0] * len(tasks)
-        cells.append({**key, "scores": scores, "average": sum(scores) / len(scores)})
-        print(json.dumps(cells[-1]), flush=True)
-        write(given.json, {"scenario": given.scenario, "cells": cells})
-        return cells[-1]
+
+        def compute() -> Cell:
+            try:
+                scores = accuracies(trained(way, loss, lr, scored, order, seed), scored)
+            except FloatingPointError:  # the rate is too large
+                scores = [0.0] * len(tasks)
+            return {"scores": scores, "average": sum(scores) / len(scores)}
+
+        key = {"part": part, "way": way, "loss": loss, "lr": lr, "order": order, "seed": seed}
+        return cells.get(key, compute)
 
     straight = list(range(5))
-    orders = [straight, straight[::-1], [2, 0, 4, 1, 3]]
+    tested = [straight, straight[::-1], [2, 0, 4, 1, 3]]
     rows = []
     for way, losses in WAYS.items():
         tried = [
@@ -198,27 +191,22 @@ def networks(given: argparse.Namespace) -> None:
             for loss, lr in itertools.product(losses, RATES)
         ]
         best = max(tried, key=lambda c: c["average"])
-        runs = [
-            [cell("test", way, best["loss"], best["lr"], order, seed)["scores"] for order in orders]
-            if way != "joint"
-            else [cell("test", way, best["loss"], best["lr"], straight, seed)["scores"]]
-            for seed in range(2)
-        ]
-        scores = torch.tensor(runs).double()  # [seeds, orders, tasks]
-        deviation = scores.var(1, correction=0).mean().sqrt().item()
+        chosen = "test", way, best["loss"], best["lr"]
+        taken = [straight] if way == "joint" else tested
+        runs = [[cell(*chosen, order, seed)["scores"] for order in taken] for seed in range(2)]
         rows.append(
             {
                 "way": way,
                 "loss": best["loss"],
                 "lr": best["lr"],
-                "average": scores.mean().item(),
-                "order_deviation": deviation,
+                "average": metrics.average(runs),
+                "order_deviation": metrics.order_variance(runs) ** 0.5,
                 "held_out": [{k: c[k] for k in ("loss", "lr", "average")} for c in tried],
             }
         )
     for row in rows:
         print(row)
-    write(given.json, {"scenario": given.scenario, "rows": rows, "cells": cells})
+    write(given.json, {"scenario": given.scenario, "rows": rows, "cells": cells.rows})
 
 
 def main() -> None:

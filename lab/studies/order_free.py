@@ -16,7 +16,6 @@ AnaCP's and KLDA's layers have as many units. Rows that are in the JSON are not 
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import torch
 from peers import KLDA, METHODS, Learner, Size
-from record import write
+from record import Cells, orders, write
 from sklearn.datasets import load_digits
 from torch import Tensor
 
@@ -59,9 +58,11 @@ def digits() -> tuple[Data, Data]:
     x = torch.tensor(images).float()[order] / 8 - 1
     y = torch.tensor(labels)[order]
     cut = len(y) * 2 // 3
-    pairs = [((x[:cut], y[:cut]), (x[cut:], y[cut:]))]
-    parts = [[(x[y // 2 == k], y[y // 2 == k]) for k in range(5)] for x, y in pairs[0]]
-    return parts[0], parts[1]
+    return in_five(x[:cut], y[:cut]), in_five(x[cut:], y[cut:])
+
+
+def in_five(x: Tensor, y: Tensor) -> Data:
+    return [(x[y // 2 == k], y[y // 2 == k]) for k in range(5)]
 
 
 def first_of_each(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -94,14 +95,14 @@ def load(data: str, images: int) -> tuple[Data, Data]:
     return train, test
 
 
-def measured(make: Callable[[], Learner], train: Data, x: Tensor, y: Tensor) -> dict[str, object]:
+def measured(name: str, size: Size, train: Data, x: Tensor, y: Tensor) -> dict[str, object]:
     """A learner on the tasks in three orders."""
-    generator = torch.Generator().manual_seed(0)
-    orders = [list(range(len(train)))]
-    orders += [torch.randperm(len(train), generator=generator).tolist() for _ in range(2)]
+    make: Callable[[], Learner] = partial(METHODS[name], size)
+    if name == "KLDA":
+        make = partial(KLDA, size, bandwidth_of(train, size))
     scores = []
     start = time.process_time()
-    for order in orders:
+    for order in orders(3, len(train)):
         learner = make()
         for task in order:
             learner.learn(*train[task])
@@ -115,7 +116,7 @@ def measured(make: Callable[[], Learner], train: Data, x: Tensor, y: Tensor) -> 
         "equal_bits": all(torch.equal(s, scores[0]) for s in scores),
         "deletion": learner.deletion,
         "merging": learner.merging,
-        "seconds": (time.process_time() - start) / len(orders),
+        "seconds": (time.process_time() - start) / len(scores),
     }
 
 
@@ -133,18 +134,10 @@ def main() -> None:
     size = Size(x.shape[1], classes, given.features or FEATURES[given.data])
     samples = sum(len(labels) for _, labels in train)
     facts = {"data": given.data, "features": size.features, "samples": samples, "tests": len(y)}
-    rows = []
-    if given.json and given.json.is_file():
-        rows = json.loads(given.json.read_text())["rows"]
+    rows = Cells(given.json, "rows")
     for name in given.methods:
-        if any(row["method"] == name for row in rows):
-            continue
-        make: Callable[[], Learner] = partial(METHODS[name], size)
-        if name == "KLDA":
-            make = partial(KLDA, size, bandwidth_of(train, size))
-        rows.append({"method": name, **measured(make, train, x, y)})
-        print(json.dumps(rows[-1]), flush=True)
-        write(given.json, {**facts, "rows": rows})
+        rows.get({"method": name}, partial(measured, name, size, train, x, y))
+    write(given.json, {**facts, "rows": rows.rows})
 
 
 if __name__ == "__main__":

@@ -1,17 +1,33 @@
-"""What every study writes beside its numbers: command, machine, versions, commit."""
+"""What studies share: orders, cells that their JSON has already, and the facts written there."""
 
 import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import torch
 
 import orderless
+
+Cell = dict[str, Any]
+
+
+def orders(count: int, tasks: int) -> list[list[int]]:
+    """The tasks as numbered, then in random orders."""
+    generator = torch.Generator().manual_seed(0)
+    shuffled = [torch.randperm(tasks, generator=generator).tolist() for _ in range(count - 1)]
+    return [list(range(tasks)), *shuffled]
+
+
+def grid(cells: list[Cell], name: str) -> np.ndarray:
+    """The cells' scores of this name, `[seed, order, task]`, for `orderless.metrics`."""
+    seeds = sorted({cell["seed"] for cell in cells})
+    return np.array([[c[name] for c in cells if c["seed"] == seed] for seed in seeds])
 
 
 def facts(device: str = "cpu") -> dict[str, Any]:
@@ -27,7 +43,7 @@ def facts(device: str = "cpu") -> dict[str, Any]:
         "versions": {
             "orderless": orderless.__version__,
             "torch": torch.__version__,
-            "numpy": numpy.__version__,
+            "numpy": np.__version__,
         },
         "commit": _commit(),
     }
@@ -39,6 +55,32 @@ def write(path: Path | None, results: dict[str, Any], device: str = "cpu") -> No
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**facts(device), **results}, indent=1) + "\n")
+
+
+class Cells:
+    """The cells of a study: those in its JSON are known; a new one is printed and written at once.
+
+    `rows` are all cells so far, which the JSON has under `name`.
+    """
+
+    def __init__(self, path: Path | None, name: str = "cells", device: str = "cpu") -> None:
+        self.path = path
+        self.name = name
+        self.device = device
+        self.rows: list[Cell] = []
+        if path is not None and path.is_file():
+            self.rows = json.loads(path.read_text())[name]
+
+    def get(self, key: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> Cell:
+        """The cell with this key, computed if it is not known: `{**key, **compute()}`."""
+        for row in self.rows:
+            if all(row[name] == value for name, value in key.items()):
+                return row
+        row = {**key, **compute()}
+        self.rows.append(row)
+        print(json.dumps(row), flush=True)
+        write(self.path, {self.name: self.rows}, self.device)
+        return row
 
 
 def _commit() -> str:

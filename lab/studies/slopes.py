@@ -31,6 +31,7 @@ from sklearn.preprocessing import scale
 from torch import Tensor, nn
 
 import orderless as ol
+from orderless_lab.report.figures import new_figure
 
 Batches = list[tuple[Tensor, Tensor]]
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -196,12 +197,8 @@ def same_distance(data: str, count: int) -> dict:
 
 def draw(rows: list[dict], path: Path) -> None:
     """Variance of the weights against the rate, by optimizer, for each data set."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(LOADERS), figsize=(9, 3.6), sharey=True)
+    figure = new_figure(9, 3.6)
+    axes = figure.subplots(1, len(LOADERS), sharey=True)
     for axis, data in zip(axes, LOADERS, strict=True):
         for row in rows:
             if row["data"] != data or row["method"] != "gradient descent":
@@ -216,9 +213,7 @@ def draw(rows: list[dict], path: Path) -> None:
         axis.set_xlabel("learning rate")
         axis.legend(fontsize=8)
     axes[0].set_ylabel("order variance of the weights")
-    figure.tight_layout()
-    with matplotlib.rc_context({"svg.hashsalt": "orderless"}):
-        figure.savefig(path)
+    figure.savefig(path)
 
 
 def main() -> None:

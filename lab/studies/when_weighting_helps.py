@@ -15,15 +15,13 @@ interval. Cells that are in the JSON already are not computed again.
 
 import argparse
 import itertools
-import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from record import write
+from record import Cell, Cells, grid, orders, write
 
 import orderless as ol
 from orderless import metrics
@@ -49,7 +47,7 @@ def scored(log_weights: torch.Tensor, scale: float, outputs: list, tasks: SplitM
     return {"ess": (1 / weights.square().sum()).item(), **rows}
 
 
-def run(tasks: SplitMNIST, order: list[int], cell: dict[str, Any], n: int) -> dict[str, Any]:
+def run(tasks: SplitMNIST, order: list[int], cell: Cell, n: int) -> Cell:
     """Train once; what every scale reads from it."""
     particles = ol.Ensemble(partial(mlp, 784, 100, 2), n, INITS[cell["init"]], seed=cell["seed"])
     start = [parameter.detach().clone() for parameter in particles.parameters()]
@@ -64,30 +62,25 @@ def run(tasks: SplitMNIST, order: list[int], cell: dict[str, Any], n: int) -> di
     before = sum(s.flatten(1).square().sum(1) for s in start)
     outputs = [pf.outputs(tasks.test_set(task)[0]) for task in range(len(tasks))]
     return {
-        **cell,
         "moved": (moved / before).sqrt().mean().item(),
         "read": {str(scale): scored(pf.log_weights, scale, outputs, tasks) for scale in SCALES},
     }
 
 
-def point(cells: list[dict[str, Any]], scale: float) -> dict[str, Any]:
+def point(cells: list[Cell], scale: float) -> Cell:
     """One place of the map, over its seeds and orders."""
-
-    def grid(scale: float, name: str) -> np.ndarray:  # [seed, order, task]
-        seeds = sorted({cell["seed"] for cell in cells})
-        of_seeds = [[c["read"][str(scale)][name] for c in cells if c["seed"] == s] for s in seeds]
-        return np.array(of_seeds)
-
-    row: dict[str, Any] = {
+    read = [{**cell["read"][str(scale)], "seed": cell["seed"]} for cell in cells]
+    averaging = [{**cell["read"]["0.0"], "seed": cell["seed"]} for cell in cells]
+    row: Cell = {
         "init": cells[0]["init"],
         "rate": cells[0]["rate"],
         "scale": scale,
         "moved": float(np.mean([cell["moved"] for cell in cells])),
-        "ess": float(np.mean([cell["read"][str(scale)]["ess"] for cell in cells])),
+        "ess": float(np.mean([each["ess"] for each in read])),
     }
     for name in SCORES:
-        scores = grid(scale, name)
-        gain = metrics.paired_difference(scores, grid(0.0, name))
+        scores = grid(read, name)
+        gain = metrics.paired_difference(scores, grid(averaging, name))
         row[name] = {
             "average": metrics.average(scores),
             "order_variance": metrics.order_variance(scores),
@@ -106,29 +99,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     tasks = SplitMNIST("domain", source="embedded", flatten=True)
-    generator = torch.Generator().manual_seed(0)
-    orders = [list(range(len(tasks)))]
-    orders += [
-        torch.randperm(len(tasks), generator=generator).tolist() for _ in range(1, given.orders)
-    ]
-    cells: list[dict[str, Any]] = []
-    if given.json and given.json.is_file():
-        cells = json.loads(given.json.read_text())["cells"]
-    known = {(cell["init"], cell["rate"], cell["seed"], cell["order"]) for cell in cells}
+    cells = Cells(given.json)
     places = list(itertools.product(INITS, given.rates))
-    for seed, number in itertools.product(range(given.seeds), range(len(orders))):
-        for init, rate in places:
-            if (init, rate, seed, number) in known:
-                continue
-            cell = {"init": init, "rate": rate, "seed": seed, "order": number}
-            cells.append(run(tasks, orders[number], cell, given.particles))
-            print(json.dumps(cells[-1]), flush=True)
-            write(given.json, {"cells": cells})
+    for seed in range(given.seeds):
+        for number, order in enumerate(orders(given.orders, len(tasks))):
+            for init, rate in places:
+                cell = {"init": init, "rate": rate, "seed": seed, "order": number}
+                cells.get(cell, partial(run, tasks, order, cell, given.particles))
     points = []
     for init, rate in places:
-        own = [cell for cell in cells if (cell["init"], cell["rate"]) == (init, rate)]
+        own = [cell for cell in cells.rows if (cell["init"], cell["rate"]) == (init, rate)]
         points += [point(own, scale) for scale in SCALES]
-    write(given.json, {"particles": given.particles, "points": points, "cells": cells})
+    write(given.json, {"particles": given.particles, "points": points, "cells": cells.rows})
     for row in points:
         gain, low, high = (100 * number for number in row["accuracy"]["gain"])
         print(

@@ -8,8 +8,7 @@ def test_the_exact_head_alone_has_the_same_bits_in_all_orders(study):
     x, y = (torch.cat([part[k] for part in test]) for k in (0, 1))
     size = study.Size(64, 10, 100)
     rows = {
-        name: study.measured(lambda name=name: study.METHODS[name](size), train, x, y)
-        for name in ("RanPAC", "ACIL", "exact head")
+        name: study.measured(name, size, train, x, y) for name in ("RanPAC", "ACIL", "exact head")
     }
     assert [name for name, row in rows.items() if row["equal_bits"]] == ["exact head"]
     assert rows["exact head"]["flipped"] == 0
