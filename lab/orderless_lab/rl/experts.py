@@ -145,20 +145,14 @@ class ExpertTraining:
         network.load_state_dict(_in_float32(_rounded(network)))
         identity = self.identity
         levels = identity["levels"]
-        returns: dict[str, dict[str, object]] = {}
+        copies = min(identity["envs"], PLAYING)
+        returns = {}
         for name, first, count in (("training", 0, levels), ("held_out", levels, HELD_OUT)):
-            returns[name] = {}
-            for who, policy in (("expert", network), ("random", random_policy())):
-                returns[name][who] = mean_return(
-                    policy,
-                    identity["game"],
-                    first,
-                    count,
-                    min(identity["envs"], PLAYING),
-                    episodes,
-                    identity["seed"],
-                    self.device,
-                )
+            place = identity["game"], first, count, copies, episodes, identity["seed"], self.device
+            returns[name] = {
+                "expert": mean_return(network, *place),
+                "random": mean_return(random_policy(), *place),
+            }
         return Expert(network, {**identity, "steps": self.steps, "returns": returns})
 
     def state_dict(self) -> dict[str, object]:

@@ -15,6 +15,7 @@ this is PPO (Schulman et al. 2017), step for step.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -147,7 +148,7 @@ class PPO:
         self.steps = 0
         # By level, the counters from which its random choices continue on its next turn.
         self._draws: dict[int, int] = {}
-        self._updates: dict[int, int] = {}
+        self._updates: Counter[int] = Counter()
         self.policy.draws = _key(env.level, 0)
         self.episodes: list[Episode] = []
         self.scaler = self._new_scaler()
@@ -183,7 +184,7 @@ class PPO:
 
     def shuffle(self, count: int, place: int) -> Tensor:
         """A permutation of 0 ... count-1 for this round on this level and this `place`."""
-        key = _key(self.env.level, self._updates.get(self.env.level, 0))
+        key = _key(self.env.level, self._updates[self.env.level])
         return permutation(self.seed, key, place, count, self.device)
 
     def take_episodes(self) -> list[Episode]:
@@ -244,7 +245,7 @@ class PPO:
                     observations[index], actions[index], log_old[:, index], behaviour[index],
                     advantages[:, index], targets[:, index], shared[index], valid[index], counts,
                 )  # fmt: skip
-        self._updates[self.env.level] = self._updates.get(self.env.level, 0) + 1
+        self._updates[self.env.level] += 1
         return self._info(step.log_weights.clone(), step.alive.clone())
 
     def _info(self, log_weights: Tensor, alive: Tensor) -> UpdateInfo:
@@ -282,7 +283,7 @@ class PPO:
         self.scaler.load_state_dict(state["scaler"])
         self.steps = state["steps"]
         self._draws = dict(state["draws"])
-        self._updates = dict(state["updates"])
+        self._updates = Counter(dict(state["updates"]))
         self.episodes = [Episode(*episode) for episode in state["episodes"]]
 
 

@@ -18,8 +18,8 @@ from lab.tests.rl.toys import (
     tiny_cell,
     tiny_expert,
     walk,
-    without_time,
 )
+from lab.tests.toys import without_time
 
 import orderless as ol
 from orderless_lab.rl import (

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lab.tests.toys import without_time
 from torch import Tensor, nn
 
 import orderless as ol
@@ -15,7 +16,6 @@ from orderless_lab.methods.learners.policy import PolicyLearner
 from orderless_lab.rl import PPO, Compact, PPOSettings, VectorEnvironment, policy_logits
 from orderless_lab.rl.experts import Expert, save_expert
 from orderless_lab.runs import Cell, Store
-from orderless_lab.runs.store import as_json
 from orderless_lab.suites import find_suite
 from orderless_lab.suites.procgen import PROCGEN_BC, PROCGEN_LIFELONG
 
@@ -146,13 +146,6 @@ def make_run(cell: Cell, folder: Path, device: str = "cpu", **options: Any) -> A
 
 def record_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:
     return without_time(make_run(cell, folder, **options).run("the command"))
-
-
-def without_time(record: dict[str, Any]) -> dict[str, Any]:
-    record = as_json(record)
-    del record["duration"]
-    record.pop("scoring_duration", None)
-    return record
 
 
 def make_walker(strength: float | None, device: str = "cpu") -> PolicyLearner:
