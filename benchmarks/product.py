@@ -142,7 +142,7 @@ def sweep(benchmark: str, kind: str, *texts: str) -> None:
     for text in in_time(texts):
         settings = settings_of(benchmark, text)
         scenario = suite.load(kind, settings, 0, args.data, args.device)
-        scenario = scenario._with_tasks(scenario.tasks[: args.few])
+        scenario = scenario.with_tasks(scenario.tasks[: args.few])
         found = score(scenario, settings, suite.network(scenario, settings))
         note(benchmark=benchmark, scenario=kind, settings=text, **found)
         best = max(best, (found.get("accuracy", -1.0), text))
@@ -273,7 +273,7 @@ def head() -> None:
     Passes and learning rate were chosen on held-out training data.
     """
     whole = SplitCIFAR100("class", root=args.data, device=args.device)
-    tasks = whole._with_tasks(whole.tasks[: args.few]).mapped(backbone_features("lite2"))
+    tasks = whole.with_tasks(whole.tasks[: args.few]).mapped(backbone_features("lite2"))
     settings = settings_of("splitcifar100", "optimizer=adam,adam_lr=1e-4,epochs=3")
     make_model = lambda: mlp(math.prod(tasks.input_shape), args.width, 1, tasks.outputs)  # noqa: E731
     for merge in in_time((True, False)):

@@ -1,4 +1,4 @@
-"""What is imported when: names on first use, no torch before it is needed, no room from below."""
+"""What is imported when: names on first use, no torch before it is needed."""
 
 import ast
 import compileall
@@ -6,8 +6,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from functools import cache
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,12 +13,6 @@ import pytest
 import orderless
 
 ROOT = Path(orderless.__file__).parent
-MODULES = {
-    ".".join(("orderless", *path.relative_to(ROOT).with_suffix("").parts)): path
-    for path in ROOT.rglob("*.py")
-    if path.name != "__init__.py"  # a package's front collects what its modules make
-}
-
 NAMES = {*orderless._HOMES, *orderless._ROOMS}
 
 
@@ -127,52 +119,3 @@ def test_without_its_extra_the_command_says_which_one_to_install() -> None:
     )
     project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]
     assert project["scripts"]["orderless"] == "orderless.cli:app"
-
-
-# ---------------------------------------------------------------------- rooms
-
-
-class WithoutTypes(ast.NodeTransformer):
-    """What is imported for a type checker alone is never run."""
-
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        return None if ast.unparse(node.test) == "TYPE_CHECKING" else node
-
-
-@cache
-def imported(module: str, path: Path) -> list[str]:
-    tree = WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))
-    names = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            above = module.split(".")[: -node.level] if node.level else []
-            package = ".".join([*above, *filter(None, [node.module])])
-            names += [package, *(f"{package}.{alias.name}" for alias in node.names)]
-    return names
-
-
-def test_modules_can_be_read_one_after_another() -> None:
-    graph = {
-        module: {name for name in imported(module, path) if name in MODULES}
-        for module, path in MODULES.items()
-    }
-    assert list(TopologicalSorter(graph).static_order())  # or it raises CycleError
-
-
-def test_a_room_imports_only_from_rooms_above_it() -> None:
-    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    block = text.split("## Two houses")[1].split("```")[1]
-    rooms = [
-        line.split()[0].removesuffix("/").removesuffix(".py") for line in block.split("\n")[1:-1]
-    ]
-    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {
-        room for room in rooms if (ROOT / room).is_dir()
-    }
-    for module, path in MODULES.items():
-        here = module.split(".")[1]
-        for name in imported(module, path):
-            there = name.removeprefix("orderless.").split(".")[0]
-            if name.startswith("orderless.") and here in rooms and there in rooms:
-                assert rooms.index(there) <= rooms.index(here), f"{module} imports {name}"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.audit.toys import Guess, LastTask, Mute, Stopping, Stumbling, Sums, make_sgd, toy_tasks
+from torch.optim import SGD
 
 import orderless as ol
 
@@ -99,7 +100,7 @@ def test_a_regression_is_scored_by_r_squared() -> None:
 
 def test_values_need_another_loss_than_that_of_classes() -> None:
     x, y = torch.randn(8, 2), torch.randn(8)
-    make = ol.audit.from_torch(lambda: torch.nn.Linear(2, 1), lambda p: torch.optim.SGD(p, lr=0.1))
+    make = ol.audit.from_torch(lambda: torch.nn.Linear(2, 1), lambda p: SGD(p, lr=0.1))
     with pytest.raises(ol.audit.LearnerError, match="float32.*cross_entropy.*loss=lambda"):
         ol.order_sensitivity(make, [ol.Task(x, y, x, y)] * 2, seeds=2)
 
@@ -115,7 +116,7 @@ def test_only_the_order_differs_between_the_runs_of_a_seed() -> None:
         return outputs.sum()
 
     make = ol.audit.from_torch(
-        lambda: torch.nn.Linear(2, 2), lambda p: torch.optim.SGD(p, lr=0.1), loss=loss, batch_size=4
+        lambda: torch.nn.Linear(2, 2), lambda p: SGD(p, lr=0.1), loss=loss, batch_size=4
     )
     first, second, other = make(0), make(0), make(1)
     assert torch.equal(first.module.weight, second.module.weight)
@@ -265,7 +266,7 @@ def test_what_cannot_be_audited_is_refused(learner, tasks, options, words: str) 
 
 def test_a_network_for_all_runs_is_refused() -> None:
     with pytest.raises(ValueError, match="a new network for every run"):
-        ol.audit.from_torch(torch.nn.Linear(1, 1), torch.optim.SGD)
+        ol.audit.from_torch(torch.nn.Linear(1, 1), SGD)
 
 
 # --- the report, and runs that are kept ----------------------------------------------------------

@@ -8,12 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import SGD
+from torch.testing import assert_close
 
 import orderless as ol
 
 Optimizers = {
-    "sgd": lambda p: torch.optim.SGD(p, 0.1),
-    "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "sgd": lambda p: SGD(p, 0.1),
+    "momentum": lambda p: SGD(p, 0.1, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, 0.01),
     "adamw": lambda p: torch.optim.AdamW(p, 0.01),
     "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01),
@@ -66,7 +68,7 @@ def train(
 
 def assert_same(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:
     for name, tensor in one.items():
-        torch.testing.assert_close(tensor, other[name], rtol=0, atol=tolerance, msg=name)
+        assert_close(tensor, other[name], rtol=0, atol=tolerance, msg=name)
 
 
 @pytest.mark.parametrize("schedule", [False, True])
@@ -100,7 +102,7 @@ def test_dropout_is_the_same_on_both_devices() -> None:
 
 def test_a_dead_particle_stays_dead_and_the_last_one_is_reported() -> None:
     particles = ol.Ensemble(mlp, 3, device="cuda")
-    optimizer = torch.optim.SGD(particles.parameters(), 0.1)
+    optimizer = SGD(particles.parameters(), 0.1)
     pf = ol.WeightedParticleFilter(particles, optimizer, check_every=4)
     poison = torch.zeros(3, device="cuda")
     step = pf.compile(lambda x, y: cross_entropy(particles(x), y) + poison)
@@ -125,10 +127,10 @@ def test_a_batch_at_an_odd_place_in_memory() -> None:
         x, y = (t[:8].cuda() for t in data(20))
         odd = torch.empty(x.numel() + 1, device="cuda")[start:][: x.numel()].view_as(x).copy_(x)
         particles = ol.Ensemble(mlp, 3, device="cuda")
-        pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), 0.1))
+        pf = ol.WeightedParticleFilter(particles, SGD(particles.parameters(), 0.1))
         step = pf.compile(lambda x, y, particles=particles: cross_entropy(particles(x), y))
         ends.append([step(odd, y).loss_after for _ in range(4)])
-    torch.testing.assert_close(*ends)
+    assert_close(*ends)
 
 
 @pytest.mark.parametrize("asks", ["the caller", "the loss"])
@@ -138,7 +140,7 @@ def test_a_loss_may_use_the_gradient_by_its_inputs(asks: str) -> None:
         particles = ol.Ensemble(
             lambda: nn.Sequential(nn.Linear(20, 3), nn.Tanh()), 3, device="cuda"
         )
-        pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), 0.1))
+        pf = ol.WeightedParticleFilter(particles, SGD(particles.parameters(), 0.1))
 
         def loss(x: Tensor, y: Tensor, particles: ol.Ensemble = particles) -> Tensor:
             with torch.enable_grad():
@@ -152,7 +154,7 @@ def test_a_loss_may_use_the_gradient_by_its_inputs(asks: str) -> None:
         batches = [x.clone().requires_grad_(asks == "the caller") for _ in range(4)]
         ends.append([step(batch, y).loss_after for batch in batches])
     # recorded and eager steps may choose other kernels for the same sums
-    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
+    assert_close(*ends, rtol=1e-5, atol=1e-6)
 
 
 def test_a_task_that_ends_after_recording_is_heeded() -> None:
@@ -161,7 +163,7 @@ def test_a_task_that_ends_after_recording_is_heeded() -> None:
     ends = []
     for compiled in (False, True):
         particles = ol.Ensemble(mlp, 6, seed=1, device="cuda")
-        pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), 0.1))
+        pf = ol.WeightedParticleFilter(particles, SGD(particles.parameters(), 0.1))
         ewc = ol.EWC(particles, 100.0)
         pf.register(ewc)
         loss = lambda x, y, particles=particles: cross_entropy(particles(x), y)  # noqa: E731

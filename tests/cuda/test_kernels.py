@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.testing import assert_close
 
 from orderless.cuda import fused
 from orderless.ensemble import random as keyed
@@ -39,7 +40,7 @@ def test_samples_may_lie_further_apart_than_31_bits() -> None:
     labels = torch.tensor([3, 0, 1])
     apart = torch.empty(room).as_strided(logits.shape, (4, 2**30, 1)).copy_(logits)
     losses = fused.CrossEntropy.apply(apart, labels)
-    torch.testing.assert_close(losses, fused.CrossEntropy.apply(logits, labels))
+    assert_close(losses, fused.CrossEntropy.apply(logits, labels))
 
 
 @pytest.mark.parametrize("shape", [(1,), (2, 3), (5, 7, 3), (1500,)])
@@ -48,7 +49,7 @@ def test_noise_is_that_of_the_keys(shape: tuple[int, ...]) -> None:
     radius, moved = random(4, seed=1).abs(), random(4, *shape, seed=2)
     expected = moved + radius.view(-1, *[1] * len(shape)) * keyed.normal(keys, shape)
     fused.add_normal(moved, keys, radius)
-    torch.testing.assert_close(moved, expected, rtol=1e-5, atol=1e-5)
+    assert_close(moved, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("ignored", [False, True])
@@ -60,15 +61,15 @@ def test_cross_entropy_and_its_derivatives(ignored: bool) -> None:
     reference = logits.detach().clone().requires_grad_()
     expected = torch.stack([F.cross_entropy(each, labels) for each in reference])
     losses = fused.CrossEntropy.apply(logits, labels)
-    torch.testing.assert_close(losses, expected)
+    assert_close(losses, expected)
     direction, other = random(4), random(4, 9, 5, seed=2)
     (plain,) = torch.autograd.grad(losses, logits, direction, retain_graph=True)
     (first,) = torch.autograd.grad(losses, logits, direction, create_graph=True)
     (wanted,) = torch.autograd.grad(expected, reference, direction, create_graph=True)
-    torch.testing.assert_close(plain, wanted.detach())
-    torch.testing.assert_close(first, wanted)
+    assert_close(plain, wanted.detach())
+    assert_close(first, wanted)
     (second,) = torch.autograd.grad(first, logits, other)
-    torch.testing.assert_close(second, torch.autograd.grad(wanted, reference, other)[0])
+    assert_close(second, torch.autograd.grad(wanted, reference, other)[0])
 
 
 def test_a_label_that_is_no_class_has_no_loss() -> None:
@@ -96,9 +97,9 @@ def test_bayes_rule_in_one_kernel() -> None:
     lives = fused.reweigh(gain, alive.clone(), *(after := [t.clone() for t in before]))
     assert lives.tolist() == after[2].tolist() == [False, True, True, False, True]
     grown = (log_weights + gain)[lives]
-    torch.testing.assert_close(after[0][lives], grown.log_softmax(0), rtol=0, atol=1e-11)
+    assert_close(after[0][lives], grown.log_softmax(0), rtol=0, atol=1e-11)
     assert after[0][~lives].isneginf().all()
-    torch.testing.assert_close(after[1], evidence + grown.logsumexp(0), rtol=0, atol=1e-11)
+    assert_close(after[1], evidence + grown.logsumexp(0), rtol=0, atol=1e-11)
     assert after[3].item() is False and after[4].item() == 8
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 import orderless as ol
 
@@ -34,7 +35,7 @@ def test_the_share_kept_is_1_minus_p_and_the_mean_stays(p: float) -> None:
     for i in range(4):
         share = kept[i].float().mean().item()
         assert share == pytest.approx(1 - p, abs=5 * (p * (1 - p) / 2000) ** 0.5)
-    torch.testing.assert_close(out[kept], torch.full_like(out[kept], 1 / (1 - p)))
+    assert_close(out[kept], torch.full_like(out[kept], 1 / (1 - p)))
 
 
 def test_extreme_probabilities() -> None:
@@ -118,8 +119,8 @@ def test_alpha_dropout_keeps_mean_and_variance() -> None:
     with torch.no_grad():
         particles.scale.zero_()
     out = particles(z).detach()
-    torch.testing.assert_close(out.mean((1, 2)), torch.zeros(3), rtol=0, atol=0.03)
-    torch.testing.assert_close(out.var((1, 2)), torch.ones(3), rtol=0, atol=0.05)
+    assert_close(out.mean((1, 2)), torch.zeros(3), rtol=0, atol=0.03)
+    assert_close(out.var((1, 2)), torch.ones(3), rtol=0, atol=0.05)
     twin = masks(nn.AlphaDropout(0.3), (1,), 3, chunk_size=2)
     with torch.no_grad():
         twin.scale.zero_()
@@ -127,7 +128,7 @@ def test_alpha_dropout_keeps_mean_and_variance() -> None:
     lowest = out.min()
     assert (out == lowest).float().mean().item() == pytest.approx(0.3, abs=0.01)
     values = nn.AlphaDropout(0.3)(z)
-    torch.testing.assert_close(lowest, values.min())
+    assert_close(lowest, values.min())
 
 
 def test_dropout_in_place_on_an_input_that_all_share() -> None:
@@ -181,8 +182,8 @@ def test_attention_drops_its_weights_keyed_too(name: str) -> None:
     torch.manual_seed(0)
     first, second = few(x), few(x)
     torch.manual_seed(1)  # torch's own generator has no say
-    torch.testing.assert_close(again(x), first)
-    torch.testing.assert_close(many(x)[:3], first)
+    assert_close(again(x), first)
+    assert_close(many(x)[:3], first)
     assert not torch.allclose(first, second)
 
 

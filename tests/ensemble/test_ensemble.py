@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from tests.ensemble.networks import Shared, Tokens
 from torch import Tensor, nn
+from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 import orderless as ol
@@ -224,11 +225,11 @@ def test_a_loss_that_looks_at_values_is_computed_for_one_network_after_another()
     outputs = {"mean": mean, "variance": variance}
     losses = ol.per_particle(lambda out, y: loss(out["mean"], y, out["variance"]))(outputs, targets)
     expected = torch.stack([loss(mean[i], targets, variance[i]) for i in range(3)])
-    torch.testing.assert_close(losses, expected, rtol=0, atol=0)  # the very same calls
+    assert_close(losses, expected, rtol=0, atol=0)  # the very same calls
     own = targets + torch.randn(3, 1, 1)
     several = ol.per_particle(loss, in_dims=(0, 0, 0))(mean, own, variance)
     expected = torch.stack([loss(mean[i], own[i], variance[i]) for i in range(3)])
-    torch.testing.assert_close(several, expected, rtol=0, atol=0)
+    assert_close(several, expected, rtol=0, atol=0)
     with pytest.raises(ValueError, match="negative"):
         ol.per_particle(loss, in_dims=0)(mean, own, -variance)
 
@@ -241,18 +242,16 @@ def test_losses_per_particle_are_each_networks_own() -> None:
     own = ol.per_particle(cross_entropy, in_dims=(0, 0))(outputs, own_targets)
     for i in range(3):
         expected = cross_entropy(outputs[i], targets, label_smoothing=0.1)
-        torch.testing.assert_close(shared[i], expected)
-        torch.testing.assert_close(own[i], cross_entropy(outputs[i], own_targets[i]))
+        assert_close(shared[i], expected)
+        assert_close(own[i], cross_entropy(outputs[i], own_targets[i]))
     half = ol.per_particle(cross_entropy)(outputs.bfloat16(), targets)
     assert half.dtype == torch.float32
-    torch.testing.assert_close(
-        half, ol.per_particle(cross_entropy)(outputs.bfloat16().float(), targets)
-    )
+    assert_close(half, ol.per_particle(cross_entropy)(outputs.bfloat16().float(), targets))
     nested = ol.per_particle(lambda out, y: cross_entropy(out["a"][0], y))
-    torch.testing.assert_close(
+    assert_close(
         nested({"a": (outputs,)}, targets), ol.per_particle(cross_entropy)(outputs, targets)
     )
-    torch.testing.assert_close(
+    assert_close(
         ol.per_particle(nn.MSELoss())(outputs, torch.zeros(5, 4)), outputs.square().mean((1, 2))
     )
 
@@ -287,4 +286,4 @@ def test_a_chunk_is_computed_again_with_the_noise_of_the_network_itself():
     particles = ol.Ensemble(Noisy, 3, chunk_size=2)
     outputs = particles(torch.randn(5, 7))
     (gradient,) = torch.autograd.grad(outputs.sum(), list(particles.parameters()))
-    torch.testing.assert_close(gradient, outputs.sum(1).detach())  # linear in a scale of 1
+    assert_close(gradient, outputs.sum(1).detach())  # linear in a scale of 1

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tests.ensemble.networks import NETWORKS, Tokens, inputs
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves, tree_map
 
 import orderless as ol
@@ -28,7 +29,7 @@ def assert_like_members(particles: ol.Ensemble, *args, in_dims=None, **kwargs) -
     outputs = particles(*args, in_dims=in_dims, **kwargs)
     stacked = tree_map(lambda *parts: torch.stack(parts), *expected)
     for ours, theirs in zip(tree_leaves(outputs), tree_leaves(stacked), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+        assert_close(ours, theirs, rtol=0, atol=1e-10)
     sum(leaf.sin().sum() for leaf in tree_leaves(outputs)).backward()
     sum(leaf.sin().sum() for leaf in tree_leaves(stacked)).backward()
     for i, member in enumerate(members):
@@ -37,10 +38,10 @@ def assert_like_members(particles: ol.Ensemble, *args, in_dims=None, **kwargs) -
             if parameter.grad is None:
                 assert ours is None or (ours[i] == 0).all(), name
             else:
-                torch.testing.assert_close(ours[i], parameter.grad, rtol=0, atol=1e-10, msg=name)
+                assert_close(ours[i], parameter.grad, rtol=0, atol=1e-10, msg=name)
         for name, buffer in member.named_buffers():
             ours = particles.get_buffer(name)[i]
-            torch.testing.assert_close(ours, buffer, rtol=0, atol=1e-10, msg=name)
+            assert_close(ours, buffer, rtol=0, atol=1e-10, msg=name)
 
 
 # Chunks recompute activations through autograd's hooks, which torch.func.grad does not allow.
@@ -72,7 +73,7 @@ def test_inputs_of_their_own(name: str, way: str) -> None:
     assert_like_members(particles, x, in_dims=(0,))
     particles = ol.Ensemble(make, 4, **WAYS[way]).double()
     assert_like_members(particles, x.movedim(0, 2).contiguous(), in_dims=(2,))
-    torch.testing.assert_close(particles(x, per_particle=True), particles(x, in_dims=0))
+    assert_close(particles(x, per_particle=True), particles(x, in_dims=0))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -136,10 +137,10 @@ def test_nested_inputs_keywords_and_things_that_are_not_tensors(chunk_size: int 
     for i in range(3):
         own = tree_map(lambda t, i=i: t[i], x)
         expected, parts = particles[i](own, scale[i], double=True, shift=shift[i])
-        torch.testing.assert_close(ours[i], expected)
-        torch.testing.assert_close(rest[0]["y"][i], parts[0]["y"])
-        torch.testing.assert_close(no_shift[i], particles[i](own, scale[i], True)[0])
-        torch.testing.assert_close(mixed[i], particles[i](own, scale[0])[0])
+        assert_close(ours[i], expected)
+        assert_close(rest[0]["y"][i], parts[0]["y"])
+        assert_close(no_shift[i], particles[i](own, scale[i], True)[0])
+        assert_close(mixed[i], particles[i](own, scale[0])[0])
 
 
 @pytest.mark.parametrize("n", [1, 4])
@@ -229,7 +230,7 @@ def test_second_derivatives_are_right() -> None:
     (ours,) = torch.autograd.grad(curvature(particles(x)), particles.get_parameter("0.weight"))
     total = curvature(torch.stack([m(x) for m in members]))
     theirs = torch.autograd.grad(total, [m[0].weight for m in members])
-    torch.testing.assert_close(ours, torch.stack(theirs))
+    assert_close(ours, torch.stack(theirs))
 
 
 @pytest.mark.parametrize("name", ["mlp", "pool first"])
@@ -244,6 +245,6 @@ def test_transforms_around_an_ensemble(name: str) -> None:
     slopes = torch.func.grad(loss)(parameters)
     expected = torch.autograd.grad(loss(parameters), list(parameters.values()))
     for ours, theirs in zip(slopes.values(), expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
+        assert_close(ours, theirs)
     one_by_one = torch.vmap(lambda sample: particles(sample.unsqueeze(0)), out_dims=1)(x)
-    torch.testing.assert_close(one_by_one.squeeze(2), particles(x))
+    assert_close(one_by_one.squeeze(2), particles(x))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import OneHotEncoder
@@ -20,7 +21,7 @@ def test_iris_is_learned(iris, features: str) -> None:
     model = ExactClassifier(features, random_state=0).fit(X[:100], y[:100])
     assert model.score(X[100:], y[100:]) > {"relu": 0.88, "linear": 0.75}[features]
     assert list(model.classes_) == ["setosa", "versicolor", "virginica"]
-    np.testing.assert_allclose(model.predict_proba(X).sum(1), 1.0)
+    assert_allclose(model.predict_proba(X).sum(1), 1.0)
 
 
 def test_decisions_agree_with_probabilities(iris) -> None:
@@ -29,7 +30,7 @@ def test_decisions_agree_with_probabilities(iris) -> None:
     np.testing.assert_array_equal(
         three.decision_function(X).argmax(1), three.predict_proba(X).argmax(1)
     )
-    np.testing.assert_allclose(np.exp(three.predict_log_proba(X)), three.predict_proba(X))
+    assert_allclose(np.exp(three.predict_log_proba(X)), three.predict_proba(X))
     two = ExactClassifier(**FIXED).fit(X[y != "setosa"], y[y != "setosa"])
     assert np.array_equal(two.decision_function(X) > 0, two.predict(X) == two.classes_[1])
 
@@ -47,7 +48,7 @@ def test_linear_features_are_linear_regression_on_the_inputs() -> None:
     y = X @ draw.normal(size=5) + 3.0 + 0.1 * draw.normal(size=300)
     expected = LinearRegression().fit(X, y).predict(X)
     # with so little noise the ridge is nearly 0; inputs and targets lie on grids
-    np.testing.assert_allclose(ExactRegressor("linear").fit(X, y).predict(X), expected, atol=5e-3)
+    assert_allclose(ExactRegressor("linear").fit(X, y).predict(X), expected, atol=5e-3)
 
 
 def test_a_module_of_features_is_given_the_rows_as_they_are() -> None:
@@ -92,7 +93,7 @@ def test_sparse_input_is_learned_as_the_same_array() -> None:
     b = ExactClassifier(n_features=32, random_state=0).fit(sparse.toarray(), y)
     assert np.array_equal(a.predict_proba(sparse), b.predict_proba(sparse.toarray()))
     values = ExactRegressor("linear").fit(csr_matrix(X), X[:, 2])
-    np.testing.assert_allclose(values.predict(csr_matrix(X)), X[:, 2], atol=0.1)
+    assert_allclose(values.predict(csr_matrix(X)), X[:, 2], atol=0.1)
 
 
 def test_partial_fit_after_fit_keeps_the_scale(iris) -> None:

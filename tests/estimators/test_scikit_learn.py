@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
@@ -13,7 +10,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-import orderless as ol
 from orderless import ExactClassifier, ExactRegressor
 
 
@@ -64,17 +60,3 @@ def test_named_columns_are_learned_without_a_warning(recwarn) -> None:
     X = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
     ExactRegressor(n_features=16).fit(X, X["a"]).partial_fit(X, X["a"])
     assert not [warned for warned in recwarn if "feature names" in str(warned.message)]
-
-
-def test_the_library_imports_without_scikit_learn_and_says_what_is_missing() -> None:
-    code = (
-        "import sys; sys.modules['sklearn'] = None\n"
-        "import orderless as ol\n"
-        "assert 'ExactClassifier' in dir(ol)\n"
-        "try: ol.ExactClassifier\n"
-        "except ImportError as error: print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "need scikit-learn" in done.stdout
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = ol.Nothing

@@ -100,19 +100,6 @@ def test_ten_thousand_additions_deletions_and_merges_leave_no_trace(ledger: bool
 # ---------------------------------------------------------------------- deletion
 
 
-def test_what_is_forgotten_was_never_there(tmp_path: Path) -> None:
-    gone = (Y == 3) | (torch.arange(300) > 250)
-    head = fed(X, Y)
-    for rows in gone.nonzero()[:, 0].flip(0).split(7):
-        head.forget(X[rows], Y[rows])
-    without = fed(X[~gone], Y[~gone])
-    assert (-1, 3) not in head.columns
-    assert same_bits(head, without)
-    assert same_bits(fed(X, Y) - fed(X[gone], Y[gone]), head)
-    files = [ol.save(tmp_path / "a", head), ol.save(tmp_path / "b", without)]
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
 def test_everything_forgotten_is_a_new_head() -> None:
     new = ol.ExactHead(maps(), classes=10)
     head = fed(X, Y, classes=10)
@@ -139,22 +126,21 @@ def test_tasks_and_values_are_forgotten_alike() -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("calibration", [0, 16])
-def test_what_was_never_there_is_not_forgotten(calibration: int) -> None:
+def test_what_was_never_there_is_not_forgotten(calibration):
     x, y = blobs(40)
     strange = blobs(40, seed=5)[0]
     head = fed(x, y, calibration=calibration)
     before = digest(head.state_dict())
-    ones = torch.ones(6, dtype=torch.long)
-    bad = [
-        (x, y + 10),
-        (torch.cat([x, x[:1]]), torch.cat([y, y[:1]])),
-        (4 * x, y),
-        (x, y.roll(1)),
-        (x[y == 1][:3].repeat(2, 1), ones),
-        (strange[y == 2], y[y == 2]),
-        (strange, y),
-    ]
-    for inputs, labels in bad:
+    bad = {
+        "other labels": (x, y + 10),
+        "one twice": (torch.cat([x, x[:1]]), torch.cat([y, y[:1]])),
+        "other inputs": (4 * x, y),
+        "labels of others": (x, y.roll(1)),
+        "three twice": (x[y == 1][:3].repeat(2, 1), torch.ones(6, dtype=torch.long)),
+        "strangers of one class": (strange[y == 2], y[y == 2]),
+        "strangers": (strange, y),
+    }
+    for inputs, labels in bad.values():
         with pytest.raises(ValueError, match="never learned all"):
             head.forget(inputs, labels)
     with pytest.raises(ValueError, match="never learned all"):
@@ -185,7 +171,7 @@ def test_a_ledger_refuses_every_sample_that_is_not_in_and_accepts_every_one_that
     assert head.samples == 0
 
 
-def test_a_ledger_is_added_saved_and_dropped_with_its_head(tmp_path: Path) -> None:
+def test_a_ledger_is_added_saved_and_dropped_with_its_head(tmp_path: Path):
     halves = [fed(X[rows], Y[rows], ledger=True) for rows in (slice(150), slice(150, 300))]
     both = halves[0] + halves[1]
     assert same_sums(both, fed(X, Y, ledger=True)) and same_sums(both - halves[1], halves[0])
@@ -204,19 +190,20 @@ def test_a_ledger_is_added_saved_and_dropped_with_its_head(tmp_path: Path) -> No
 # ---------------------------------------------------------------------- several heads
 
 
-def test_a_plus_b_is_one_head_fed_both() -> None:
+def test_a_plus_b_is_one_head_fed_both():
+    """In any order and grouping; the terms stay as they are, and sums can go on."""
     parts = [fed(X[rows], Y[rows], calibration=4) for rows in (Y < 3, Y == 3, Y > 3)]
     whole = fed(X, Y, calibration=4)
-    before = parts[0].predict(PROBE)
-    assert same_bits(parts[2] + parts[0] + parts[1], whole)
-    assert same_bits(parts[0] + (parts[1] + parts[2]), whole)
-    assert same_bits(sum(parts), whole)
-    assert torch.equal(parts[0].predict(PROBE), before)
+    before = [digest(part.state_dict()) for part in parts]
     joined = whole + ol.ExactHead(maps(), calibration=4)
-    joined.update(X[:5], Y[:5])
     alone = sum([whole])
-    alone.update(X[:1], Y[:1])
-    assert (whole.samples, joined.samples, alone.samples) == (300, 305, 301)
+    for total in (parts[2] + parts[0] + parts[1], parts[0] + (parts[1] + parts[2]), sum(parts)):
+        assert same_bits(total, whole)
+    for total in (joined, alone):
+        assert same_bits(total, whole)
+        total.update(X[:5], Y[:5])
+    assert (whole.samples, joined.samples, alone.samples) == (300, 305, 305)
+    assert [digest(part.state_dict()) for part in parts] == before
     assert "3 maps, 40 features, 10 columns, 300 samples" in repr(whole)
 
 
@@ -237,49 +224,46 @@ def test_a_sum_that_is_moved_or_loaded_leaves_its_terms_as_they_are() -> None:
     assert same_bits(fed(X, Y).to("cpu"), fed(X, Y))
 
 
-def test_heads_over_something_else_do_not_merge_nor_load() -> None:
-    head = fed(X, Y)
-    others = {
-        "fingerprint": ol.ExactHead(maps(), bits=12),
-        "calibration": ol.ExactHead(maps(), calibration=3),
-        "target_limit": ol.ExactHead(maps(), targets="values", calibration=16),
-    }
-    others["target_limit"].update(X, X[:, 0])
-    for setting, other in others.items():
-        with pytest.raises(ValueError, match=f"{setting} is .* here and .* there"):
-            head + other
-        with pytest.raises(ValueError, match=f"{setting} is .* here and .* there"):
-            other.load_state_dict(head.state_dict())
-    with pytest.raises(ValueError, match="fingerprint"):
-        head + ol.ExactHead(maps(seed=1))
-    with pytest.raises(ValueError, match="another model"):
-        ol.ExactHead(maps(width=41)).load_state_dict(head.state_dict())
+def of_values(columns: int, **options) -> ol.ExactHead:
+    head = line(**options)
+    head.update(X, X[:, :columns])
+    return head
 
 
-def test_labels_and_values_that_do_not_fit_do_not_merge_nor_load() -> None:
-    ten = fed(X, Y, classes=10)
-    two = fed(X, Y % 2, classes=2)
-    for join in (lambda: two + ten, lambda: two.load_state_dict(ten.state_dict())):
-        with pytest.raises(ValueError, match="between 0 and 1, got 9"):
-            join()
+OTHERS = {  # (what is added to a head, or loaded into it, another head, words)
+    "bits": (fed(X, Y), ol.ExactHead(maps(), bits=12), "fingerprint is .* here and .* there"),
+    "calibration": (fed(X, Y), ol.ExactHead(maps(), calibration=3), "calibration is .* here and"),
+    "targets": (fed(X, Y), fed(X, X[:, 0], targets="values", calibration=16), "target_limit is"),
+    "seed": (fed(X, Y), ol.ExactHead(maps(seed=1)), "fingerprint"),
+    "classes": (fed(X, Y, classes=10), fed(X, Y % 2, classes=2), "between 0 and 1, got 9"),
+    "target_limit": (of_values(1, target_limit=32.0), of_values(1), "16.0 here and 32.0 there"),
+    "more values": (of_values(2), of_values(1), "12 features and 1 targets, .* now have 12 and 2"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_heads_over_something_else_are_not_added(name):
+    head, other, words = OTHERS[name]
+    before = digest(other.state_dict())
+    with pytest.raises(ValueError, match=words):
+        other + head
+    assert digest(other.state_dict()) == before
+
+
+@pytest.mark.parametrize("name", ["bits", "calibration", "targets", "classes"])
+def test_heads_over_something_else_are_not_loaded(name):
+    head, other, words = OTHERS[name]
+    before = digest(other.state_dict())
+    with pytest.raises(ValueError, match=words):
+        other.load_state_dict(head.state_dict())
+    assert digest(other.state_dict()) == before
+
+
+def test_what_fits_in_one_direction_is_added_or_loaded():
+    ten, two, _ = OTHERS["classes"]
     assert (ten + two).predict(X).shape == (len(X), 10)
-    one, both = line(), line()
-    one.update(X, X[:, 0])
-    both.update(X, X[:, :2])
-    with pytest.raises(ValueError, match="12 features and 1 targets, and now have 12 and 2"):
-        one + both  # the second would count as 0 wherever there was only one
-    with pytest.raises(ValueError, match="16.0 here and 32.0 there"):
-        one + line(target_limit=32.0)
-
-
-def test_a_saved_head_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    head = of_tasks((0, 1, 2, 3, 4))
-    path = ol.save(tmp_path / "head.safetensors", head)
-    again = ol.load(path, into=ol.ExactHead(maps(seed=77), classes=2))
-    assert same_bits(head, again)
-    for each in (head, again):
-        each.update(X[:9], Y[:9] % 2, task=7)
-    assert same_bits(head, again)
+    with pytest.raises(ValueError, match="another model"):
+        ol.ExactHead(maps(width=41)).load_state_dict(ten.state_dict())
 
 
 def test_sums_are_copied_into_a_state_and_out_of_it() -> None:
@@ -297,17 +281,22 @@ def test_sums_are_copied_into_a_state_and_out_of_it() -> None:
 # ---------------------------------------------------------------------- all or nothing
 
 
-@pytest.mark.parametrize("place", ["add", "plus", "empty", "from_state"])
-def test_a_change_that_ends_in_an_error_is_none(place: str, monkeypatch) -> None:
+CHANGES = {
+    "add": lambda head, state: head.update(X[:50], Y[:50]),
+    "plus": lambda head, state: head.forget(X[:50], Y[:50]),
+    "empty": lambda head, state: head.update(X[:50], Y[:50]),
+    "from_state": lambda head, state: head.load_state_dict(state),
+}
+
+
+@pytest.mark.parametrize("place", CHANGES)
+def test_a_change_that_ends_in_an_error_is_none(place, monkeypatch):
     head = fed(X, Y)
-    before = digest(head.state_dict())
     state = head.state_dict()
     monkeypatch.setattr(sums.HeadSums, place, Mock(side_effect=MemoryError))
-    changes = [lambda: head.update(X[:50], Y[:50]), lambda: head.forget(X[:50], Y[:50])]
-    for change in changes if place != "from_state" else [lambda: head.load_state_dict(state)]:
-        with pytest.raises(MemoryError):
-            change()
-    assert digest(head.state_dict()) == before
+    with pytest.raises(MemoryError):
+        CHANGES[place](head, state)
+    assert digest(head.state_dict()) == digest(state)
 
 
 def test_updates_and_predictions_in_several_threads_are_those_of_one() -> None:

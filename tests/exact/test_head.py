@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import warnings
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import make_circles, make_moons
 from tests.exact.toys import PROBE, Scaled, X, Y, blobs, fed, line, maps, of_tasks, same_bits
 from torch import Tensor, nn
 
@@ -21,13 +21,9 @@ from orderless.io import digest
 # ---------------------------------------------------------------------- no order
 
 
-@pytest.mark.slow
-def test_ten_orders_of_the_tasks_give_the_same_bits() -> None:
-    first = of_tasks(range(5))
-    orders = list(itertools.permutations(range(5)))[7::12]
-    assert len(orders) == 10
-    for order in orders:
-        assert same_bits(first, of_tasks(order))
+@pytest.mark.parametrize("order", [(4, 3, 2, 1, 0), (2, 0, 4, 1, 3), (1, 4, 0, 3, 2)])
+def test_orders_of_the_tasks_give_the_same_bits(order):
+    assert same_bits(of_tasks(range(5)), of_tasks(order))
 
 
 def network() -> nn.Module:
@@ -102,42 +98,32 @@ def test_copies_and_pickles_are_heads_of_their_own() -> None:
 # ---------------------------------------------------------------------- predictions
 
 
-def checkerboard(x: Tensor) -> Tensor:
-    return x.floor().long().sum(1) % 2
+def uniform(*shape: int) -> Tensor:
+    """Between -1 and 1."""
+    return 2.0 * torch.rand(shape, generator=torch.Generator().manual_seed(0)) - 1.0
 
 
-PROBLEMS = {
-    "moons": (0.95, 0.55),
-    "circles": (0.95, 0.55),
-    "checkerboard": (0.85, 0.55),
-    "a disc off the centre": (0.97, 0.91),
+SQUARE = 2.0 * uniform(2000, 2)
+PROBLEMS = {  # (inputs, labels, least accuracy, largest share of a class)
+    "moons": (*make_moons(2000, noise=0.1, random_state=0), 0.95, 0.55),
+    "circles": (*make_circles(2000, noise=0.1, factor=0.5, random_state=0), 0.95, 0.55),
+    "checkerboard": (SQUARE, SQUARE.floor().long().sum(1) % 2, 0.85, 0.55),
+    "a disc off the centre": (SQUARE, ((SQUARE - 0.8).square().sum(1) < 0.5).long(), 0.97, 0.91),
 }
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_the_recipe_of_the_readme_beats_the_majority(problem: str) -> None:
-    from sklearn.datasets import make_circles, make_moons
-
-    generator = torch.Generator().manual_seed(0)
-    x = 4.0 * torch.rand(2000, 2, generator=generator) - 2.0
-    if problem == "checkerboard":
-        y = checkerboard(x)
-    elif problem == "a disc off the centre":
-        y = ((x - 0.8).square().sum(1) < 0.5).long()
-    elif problem == "moons":
-        x, y = map(torch.from_numpy, make_moons(2000, noise=0.1, random_state=0))
-    else:
-        x, y = map(torch.from_numpy, make_circles(2000, noise=0.1, factor=0.5, random_state=0))
+def test_the_recipe_of_the_readme_beats_the_majority(problem):
+    x, y, least, majority = PROBLEMS[problem]
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
     head = ol.ExactHead(ol.Ensemble(lambda: RandomReLU(2, 256), n=4, seed=0))
     head.update(x[:1000], y[:1000])
     accuracy = (head.predict(x[1000:]).argmax(1) == y[1000:]).double().mean().item()
-    share = max(y.double().mean().item(), 1.0 - y.double().mean().item())
-    least, majority = PROBLEMS[problem]
-    assert share < majority and accuracy > least
+    assert y.bincount().max() < majority * 2000 and accuracy > least
 
 
-def test_the_recipe_of_the_readme_fits_a_sine() -> None:
-    x = 6.0 * torch.rand(2000, 1, generator=torch.Generator().manual_seed(0)) - 3.0
+def test_the_recipe_of_the_readme_fits_a_sine():
+    x = 3.0 * uniform(2000, 1)
     y = torch.sin(2.0 * x[:, 0])
     maps_ = ol.Ensemble(lambda: RandomReLU(1, 256), n=4, seed=0)
     head = ol.ExactHead(maps_, targets="values")
@@ -172,21 +158,15 @@ def test_classes_appear_when_they_appear() -> None:
     assert head.columns == [(-1, 2), (-1, 4)]
 
 
-def test_what_is_read_follows_the_options_that_are_set() -> None:
+def test_what_is_read_follows_the_options_that_are_set():
     """As a head that was made with them; what was solved before is dropped."""
-    options = {
-        "prior_precision": 2.0,
-        "noise_variance": 0.1,
-        "class_prior": [0.2, 0.8],
-    }
     head = of_tasks(range(5))
     head.predict(PROBE)
-    made: dict[str, Any] = {}
-    for name, value in options.items():
-        setattr(head, name, value)
-        made[name] = value
-        if name != "prior_precision":  # both or neither
-            assert torch.equal(head.predict(PROBE), of_tasks(range(5), **made).predict(PROBE))
+    head.prior_precision, head.noise_variance = 2.0, 0.1
+    made = {"prior_precision": 2.0, "noise_variance": 0.1}
+    assert torch.equal(head.predict(PROBE), of_tasks(range(5), **made).predict(PROBE))
+    head.class_prior = made["class_prior"] = [0.2, 0.8]
+    assert torch.equal(head.predict(PROBE), of_tasks(range(5), **made).predict(PROBE))
     head.weighting = "evidence"
     assert torch.equal(head.weights, of_tasks(range(5), weights="evidence", **made).weights)
 

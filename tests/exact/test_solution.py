@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import BayesianRidge, Ridge
+from tests.common import normal
 from tests.exact.toys import X, Y, blobs, fed, line, maps, regression
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -121,8 +122,7 @@ def test_fewer_features_tell_the_ridge_of_all(classes: bool) -> None:
     """Against the best of a grid of ridges of the whole model: no evidence is lost."""
     x, y = regression(900)
     targets = nn.functional.one_hot((y > 0).long()).double() if classes else y.unsqueeze(1)
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(8, 700, dtype=torch.float64, generator=generator)
+    weight = normal(8, 700, dtype=torch.float64)
     features = torch.cat([(x @ weight).relu(), torch.ones(900, 1, dtype=torch.float64)], dim=1)
     equations = NormalEquations.of(
         features.T @ features,
@@ -139,8 +139,7 @@ def test_fewer_features_tell_the_ridge_of_all(classes: bool) -> None:
 
 
 def test_more_ridge_for_the_one_that_needs_it() -> None:
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(5, 9, dtype=torch.float64, generator=generator)
+    rows = normal(5, 9, dtype=torch.float64)
     identity = torch.eye(9, dtype=torch.float64)
     good = rows.T @ rows + identity
     singular = rows.T @ rows - 1e-13 * identity
@@ -182,9 +181,8 @@ def test_predictions_without_a_sample_are_those_of_a_ridge_without_it(weights: l
 
 def test_what_is_left_out_of_few_samples_is_right_as_often_as_without_it() -> None:
     """Few samples are fitted closely: what is left of a sample is then far below its features."""
-    generator = torch.Generator().manual_seed(0)
     y = torch.arange(24) % 2
-    x = 10.0 + torch.randn(24, 400, generator=generator) + 2.0 * y.unsqueeze(1)
+    x = 10.0 + normal(24, 400) + 2.0 * y.unsqueeze(1)
 
     def fitted(rows: Tensor) -> ol.ExactHead:
         head = ol.ExactHead(
@@ -271,8 +269,7 @@ def test_weights_are_uniform_or_the_normalised_evidence() -> None:
 
 def test_a_uniform_prior_is_what_balanced_weights_give_where_classes_scatter_alike() -> None:
     """Two classes with the same scatter around other means; one comes eight times as often."""
-    generator = torch.Generator().manual_seed(0)
-    noise = (torch.randn(64, 5, generator=generator, dtype=torch.float64) * 256).round() / 256
+    noise = (normal(64, 5, dtype=torch.float64) * 256).round() / 256
     x = torch.cat([noise, noise + 0.5])
     y = torch.arange(2).repeat_interleave(64)
     balanced, prior = (ol.ExactHead("linear", class_prior=p) for p in (None, "uniform"))

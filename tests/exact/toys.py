@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from tests.common import normal
 from torch import Tensor, nn
 
 import orderless as ol
@@ -15,10 +16,8 @@ from orderless.io import digest
 
 def blobs(count: int = 300, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Ten classes in 12 dimensions, overlapping."""
-    generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(10, 12, generator=torch.Generator().manual_seed(99))
     y = torch.arange(count) % 10
-    return centres[y] + 0.7 * torch.randn(count, 12, generator=generator), y
+    return normal(10, 12, seed=99)[y] + 0.7 * normal(count, 12, seed=seed), y
 
 
 X, Y = blobs()

@@ -222,7 +222,7 @@ def in_processes(
         ) from None
     except BaseException:
         # an interrupt, or a failed cell; running cells have checkpoints and need not finish
-        for process in list((pool._processes or {}).values()):
+        for process in list((pool._processes or {}).values()):  # noqa: SLF001
             process.terminate()
         raise
     finally:

@@ -101,7 +101,7 @@ class Scenario:
         """The device of the data."""
         return self.tasks[0].x.device
 
-    def _with_tasks(self, tasks: Sequence[Task]) -> Scenario:
+    def with_tasks(self, tasks: Sequence[Task]) -> Scenario:
         other = copy.copy(self)
         kept: Any = {name: getattr(self, name) for name in ("kind", "name", "augment", "transform")}
         Scenario.__init__(other, tasks, **kept)
@@ -109,7 +109,7 @@ class Scenario:
 
     def to(self, device: torch.device | str) -> Scenario:
         """The same scenario with its data on `device`."""
-        return self._with_tasks([task.to(device) for task in self.tasks])
+        return self.with_tasks([task.to(device) for task in self.tasks])
 
     def mapped(self, features: Transform | None = None) -> Scenario:
         """The same tasks as they are stored, without augmentation.
@@ -122,7 +122,7 @@ class Scenario:
         if features is None:
             return other
         other.transform = None
-        return other._with_tasks(
+        return other.with_tasks(
             [replace(t, x=features(t.x), x_test=features(t.x_test)) for t in self.tasks]
         )
 
@@ -144,7 +144,7 @@ class Scenario:
             held = held.to(self.device)
             x, y = task.x, task.y
             tasks.append(replace(task, x=x[~held], y=y[~held], x_test=x[held], y_test=y[held]))
-        return self._with_tasks(tasks)
+        return self.with_tasks(tasks)
 
     def _task(self, task: int) -> Task:
         if not 0 <= task < len(self):
