@@ -14,9 +14,9 @@ known, and some of the data may be stored. Experience replay (a reservoir) keeps
 from __future__ import annotations
 
 import copy
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any, Self
 
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from .exact.sums import sample_hashes
 
-Row = tuple[Tensor, Tensor]  # x and y of one sample
+Named = tuple[bytes, tuple[Tensor, Tensor]]  # one sample: its name, x and y
 
 
 class KeptSample:
@@ -54,12 +54,11 @@ class KeptSample:
             raise ValueError(f"share must lie above 0 and be at most 1, got {share}")
         self.share = share
         self.key = key
-        self._counts: Counter[bytes] = Counter()
-        self._rows: dict[bytes, Row] = {}
+        self._kept: list[Named] = []
 
     def __len__(self) -> int:
         """The number of kept samples; equal ones count as often as they came."""
-        return self._counts.total()
+        return len(self._kept)
 
     def __repr__(self) -> str:
         return f"KeptSample(share={self.share:g}, {len(self)} samples)"
@@ -67,28 +66,30 @@ class KeptSample:
     def add(self, x: Tensor, y: Tensor) -> None:
         """Look at samples x `[B, ...]` with targets y `[B]` or `[B, K]`, and keep some."""
         chosen = list(self._chosen(x, y))
-        _check_one_kind([*itertools.islice(self._counts, 1), *(name for name, _ in chosen)])
-        for name, row in chosen:
-            self._counts[name] += 1
-            self._rows[name] = row
+        _check_one_kind(self._kept[:1] + chosen)
+        self._kept += chosen
 
     def forget(self, x: Tensor, y: Tensor) -> None:
         """Remove samples, as if they had never been added. After an error nothing has changed."""
         gone = Counter(name for name, _ in self._chosen(x, y))
-        missing = gone - self._counts
-        if missing:
+        left = []
+        for name, row in self._kept:
+            if gone[name]:
+                gone[name] -= 1
+            else:
+                left.append((name, row))
+        if gone.total():
             raise ValueError(
-                f"{missing.total()} of these samples would have been kept and are not here: they "
+                f"{gone.total()} of these samples would have been kept and are not here: they "
                 "were never added. Nothing was forgotten"
             )
-        self._counts = self._counts - gone
-        self._rows = {name: self._rows[name] for name in self._counts}
+        self._kept = left
 
     def samples(self) -> tuple[Tensor, Tensor]:
         """What is kept, (x `[S, ...]`, y `[S, ...]`), in the order of the hashes; on the CPU."""
-        if not self._counts:
+        if not self._kept:
             raise ValueError("nothing is kept yet: add samples, or keep a larger share")
-        rows = [self._rows[name] for name in sorted(self._counts.elements())]
+        rows = [row for _, row in sorted(self._kept, key=itemgetter(0))]
         return torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows])
 
     def __add__(self, other: KeptSample) -> Self:
@@ -97,10 +98,9 @@ class KeptSample:
             raise ValueError(
                 f"{self} and {other} cannot be added: give both the same share and key"
             )
-        _check_one_kind([*self._counts, *other._counts])
+        _check_one_kind(self._kept[:1] + other._kept[:1])
         result = copy.copy(self)
-        result._counts = self._counts + other._counts
-        result._rows = self._rows | other._rows
+        result._kept = self._kept + other._kept
         return result
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class KeptSample:
             loaded.add(*state["samples"])
         vars(self).update(vars(loaded))
 
-    def _chosen(self, x: Tensor, y: Tensor) -> Iterator[tuple[bytes, Row]]:
+    def _chosen(self, x: Tensor, y: Tensor) -> Iterator[Named]:
         """The samples that are kept, each with a name: its hash, and its shapes and types, because
         equal numbers have one hash."""
         if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
@@ -132,9 +132,9 @@ class KeptSample:
                 yield name + kind, (_alone(x[row]), _alone(y[row]))
 
 
-def _check_one_kind(names: list[bytes]) -> None:
-    """Raise if named samples could not be stacked."""
-    kinds = sorted({name[16:].decode() for name in names})
+def _check_one_kind(samples: list[Named]) -> None:
+    """Raise if samples could not be stacked."""
+    kinds = sorted({name[16:].decode() for name, _ in samples})
     if len(kinds) > 1:
         raise ValueError(
             f"samples must have one shape and type, got {' and '.join(kinds)}: convert them "
