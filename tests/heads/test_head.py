@@ -73,7 +73,7 @@ def test_a_head_is_published_without_its_ledger(tmp_path) -> None:
     assert (tmp_path / "published").read_bytes() == (tmp_path / "plain").read_bytes()
     again = ol.Head.load(tmp_path / "published")
     assert torch.equal((again + plain).predict(X), (plain + plain).predict(X))
-    with pytest.raises(ValueError, match="never all in it"):
+    with pytest.raises(ValueError, match="never learned all of these"):
         head.forget(X[:1] + 1.0, NAMES[:1])  # it still knows
 
 
