@@ -26,6 +26,10 @@ __all__ = [
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
+Axes = tuple[int, ...]
+SEEDS: Axes = (0,)  # axes of S[seed, order, task]
+ORDERS: Axes = (1,)
+RUNS: Axes = (0, 1)
 
 # Student's 97.5% quantiles for 1, 2, ... degrees of freedom; above 20 the last is conservative.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
@@ -82,10 +86,7 @@ def variance(scores: ArrayLike) -> float:
     >>> round(variance([[[0.4], [0.8]], [[0.6], [0.6]]]), 6)  # two seeds, two orders, one task
     0.02
     """
-    # Here and below, one of the values is subtracted first: the variance of equal scores is then
-    # exactly 0 and not 1e-34.
-    grid = _score_grid(scores)
-    return float((grid - grid[:1, :1]).var(axis=(0, 1)).mean())
+    return _spread(scores, RUNS)
 
 
 def order_variance(scores: ArrayLike) -> float:
@@ -94,8 +95,7 @@ def order_variance(scores: ArrayLike) -> float:
     >>> round(order_variance([[[0.4], [0.8]], [[0.6], [0.6]]]), 6)  # 0.04 and 0
     0.02
     """
-    grid = _score_grid(scores)
-    return float((grid - grid[:, :1]).var(axis=1).mean())
+    return _spread(scores, ORDERS)
 
 
 def seed_variance(scores: ArrayLike) -> float:
@@ -104,8 +104,7 @@ def seed_variance(scores: ArrayLike) -> float:
     >>> round(seed_variance([[[0.4], [0.8]], [[0.6], [0.6]]]), 6)  # 0.01 in both orders
     0.01
     """
-    grid = _score_grid(scores)
-    return float((grid - grid[:1]).var(axis=0).mean())
+    return _spread(scores, SEEDS)
 
 
 def normalized_variance(scores: ArrayLike) -> float:
@@ -116,7 +115,7 @@ def normalized_variance(scores: ArrayLike) -> float:
     >>> round(normalized_variance([[[0.4], [0.8]], [[0.6], [0.6]]]), 6)  # 0.02 / 0.6^2
     0.055556
     """
-    return _normalized(_score_grid(scores), within_seed=False)
+    return _normalized(scores, RUNS)
 
 
 def normalized_order_variance(scores: ArrayLike) -> float:
@@ -125,7 +124,7 @@ def normalized_order_variance(scores: ArrayLike) -> float:
     >>> round(normalized_order_variance([[[0.4], [0.8]]]), 6)  # 0.04 / 0.6^2
     0.111111
     """
-    return _normalized(_score_grid(scores), within_seed=True)
+    return _normalized(scores, ORDERS)
 
 
 def order_averages(scores: ArrayLike) -> Array:
@@ -146,17 +145,23 @@ def worst_order(scores: ArrayLike) -> float:
     return float(order_averages(scores).min())
 
 
-def _normalized(grid: Array, within_seed: bool) -> float:
-    task_means = grid.mean(axis=(0, 1))
+def _spread(scores: ArrayLike, axes: Axes) -> float:
+    return float((_deviations(scores, axes) ** 2).mean(axis=axes).mean())
+
+
+def _normalized(scores: ArrayLike, axes: Axes) -> float:
+    task_means = _score_grid(scores).mean(axis=RUNS)
     if (task_means == 0).any():
         return math.nan
-    return float((_deviations(grid, within_seed) ** 2 / task_means**2).mean())
+    return float((_deviations(scores, axes) ** 2 / task_means**2).mean())
 
 
-def _deviations(grid: Array, within_seed: bool) -> Array:
-    """From a task's mean over seeds and orders, or over the orders of each seed."""
-    shifted = grid - (grid[:, :1] if within_seed else grid[:1, :1])
-    return shifted - shifted.mean(axis=1 if within_seed else (0, 1), keepdims=True)
+def _deviations(scores: ArrayLike, axes: Axes) -> Array:
+    """Of every score from its mean over some axes; exactly 0 where all of them are equal."""
+    grid = _score_grid(scores)
+    first = tuple(slice(1) if axis in axes else slice(None) for axis in range(3))
+    shifted = grid - grid[first]  # the mean of equal numbers other than 0 may be rounded
+    return shifted - shifted.mean(axis=axes, keepdims=True)
 
 
 def order_p_value(scores: ArrayLike, *, permutations: int = 9999, seed: int = 0) -> float:
@@ -173,10 +178,8 @@ def order_p_value(scores: ArrayLike, *, permutations: int = 9999, seed: int = 0)
     >>> order_p_value([[[0.1], [0.2], [0.3]], [[0.1], [0.2], [0.3]]])  # one of 3! cases
     0.16666666666666666
     """
-    grid = _score_grid(scores)
-    seeds, orders, _ = grid.shape
-    centred = grid - grid[:, :1]
-    centred = centred - centred.mean(axis=1, keepdims=True)
+    centred = _deviations(scores, ORDERS)
+    seeds, orders, _ = centred.shape
     cases = math.factorial(orders) ** (seeds - 1)
     relabellings: Iterable[Iterable[Sequence[int]]]
     if cases <= permutations:
@@ -241,10 +244,10 @@ def paired_difference(
         return _crossed_interval((first - second).mean(axis=2))
     if metric not in ("order_variance", "variance"):
         raise ValueError(f"metric must be mean, order_variance or variance, got {metric!r}")
-    within_seed = metric == "order_variance"
-    if 2 in first.shape[within_seed:2]:
+    axes = ORDERS if metric == "order_variance" else RUNS
+    if any(first.shape[axis] == 2 for axis in axes):
         raise ValueError("a variance over two orders or seeds has no interval")
-    squares = (_deviations(grid, within_seed) ** 2 for grid in (first, second))
+    squares = (_deviations(grid, axes) ** 2 for grid in (first, second))
     return _crossed_interval(np.subtract(*squares).mean(axis=2))
 
 

@@ -109,12 +109,10 @@ class Prequential:
         """The accuracy over the last `batches` batches up to each batch, `[T]`."""
         if batches < 1:
             raise ValueError(f"batches must be at least 1, got {batches}")
-
-        def window(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-            sums = counts.cumsum()
-            return sums - np.concatenate([np.zeros(batches, np.int64), sums])[: len(sums)]
-
-        return window(self.right) / window(self.sizes)
+        so_far = np.stack([self.right, self.sizes]).cumsum(axis=1)
+        before = np.pad(so_far, ((0, 0), (batches, 0)))[:, : len(self.sizes)]
+        right, sizes = so_far - before
+        return right / sizes
 
 
 def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
