@@ -147,11 +147,13 @@ def test_a_place_without_a_file_is_named_as_it_was_given(tmp_path: Path) -> None
         ol.load(tmp_path / "nothing")
     with pytest.raises(ValueError, match=f"{tmp_path} is not a file"):
         ol.load(tmp_path)
-    for path in (tmp_path / "nowhere" / "a", tmp_path):
-        with pytest.raises(OSError) as caught:
+    file = tmp_path / "file"
+    file.touch()
+    for path in (tmp_path / "nowhere" / "a", tmp_path, file / "a"):
+        with pytest.raises(OSError, match="cannot write") as caught:
             ol.save(path, {"x": 1})
         assert caught.value.filename == str(path)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_nested_plain_values_and_tensors_come_back_as_they_were(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -189,7 +189,8 @@ def new_file(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
             raise  # of another file, in the block
         raise WriteError(error.errno, error.strerror or str(error), str(path)) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # as where there is no folder
+            temporary.unlink()
 
 
 def check_replaceable(path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import WriteError, csv_cell
+from ..errors import csv_cell
 from . import options
 from .options import open_files, option
 
@@ -41,36 +41,34 @@ def predict(
     files = open_files(data, out, head)
     loaded = Head.load(head)
     recipe = loaded.recipe
+    classes = recipe.classes if probabilities else []
     target: Any = nullcontext(sys.stdout)
     if out is not None:
-        try:
+        with suppress(OSError):  # the file itself says what is wrong
             out.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WriteError(error.errno, error.strerror, str(out)) from None
         target = new_file(out, "w", newline="", encoding="utf-8")
-    known = []
+    answered = []
     with target as stream, Countdown() as bar:
         progress = bar.of(files)
         writer = csv.writer(stream)
-        heading = ["sample", "prediction", "deviation" if recipe.spread else "probability"]
-        classes = [csv_cell(name) for name in recipe.classes] if probabilities else []
-        writer.writerow(heading + classes)
+        number = "deviation" if recipe.spread else "probability"
+        writer.writerow(["sample", "prediction", number, *map(csv_cell, classes)])
         done = 0
-        unknown = 0
         for portion in recipe.portions(files):
-            guesses, numbers = answers(loaded, portion.read())
-            rows = zip(portion.names, portion.answers, guesses, numbers, strict=True)
-            for name, truth, guess, shares in rows:
+            found = answers(loaded, portion.read())
+            for name, truth, (guess, numbers) in zip(
+                portion.names, portion.answers, found, strict=True
+            ):
                 shown = f"{guess:.9g}" if recipe.spread else csv_cell(guess)
-                some = shares[: 1 + len(classes)]
+                some = numbers[: 1 + len(classes)]
                 writer.writerow([csv_cell(name), shown, *[f"{share:.6g}" for share in some]])
-                if truth in recipe.classes or (recipe.spread and truth is not None):
-                    known.append((truth, guess))
-                elif truth is not None:
-                    unknown += 1
+                if truth is not None:
+                    answered.append((truth, guess))
             done += len(portion.names)
             progress(done)
         stream.flush()  # a closed pipe is noticed here
+    known = [pair for pair in answered if recipe.spread or pair[0] in recipe.classes]
+    unknown = len(answered) - len(known)
     if unknown:
         typer.echo(
             f"{unknown:,} samples are of classes that the head has not learned", err=out is None
@@ -79,15 +77,15 @@ def predict(
         typer.echo(error_of(known) if recipe.spread else share_of(known), err=out is None)
 
 
-def answers(head: Head, x: Tensor) -> tuple[list[Any], list[list[float]]]:
+def answers(head: Head, x: Tensor) -> list[tuple[Any, list[float]]]:
     """The class or value of every sample; and its probability followed by those of all classes, or
     its standard deviation."""
     if head.recipe.spread:
         mean, variance = head.predictive(x)
-        return mean.tolist(), variance.sqrt().unsqueeze(1).tolist()
+        return list(zip(mean.tolist(), variance.sqrt().unsqueeze(1).tolist(), strict=True))
+    classes = head.recipe.classes
     shares = head.predict(x).tolist()
-    names = [head.recipe.classes[row.index(max(row))] for row in shares]
-    return names, [[max(row), *row] for row in shares]
+    return [(classes[row.index(max(row))], [max(row), *row]) for row in shares]
 
 
 def share_of(known: list[tuple[Any, Any]]) -> str:
