@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orderless.ensemble.precision import matrix_precision
+from orderless.ensemble.device import matrix_precision
 
 CUDNN = torch.backends.cudnn
 

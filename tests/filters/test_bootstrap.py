@@ -16,7 +16,7 @@ from tests.common import (
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.ensemble.parameter import per_particle_view
+from orderless.ensemble.stacking import per_particle_view
 
 NOISE = 0.5  # standard deviation of an observation y = x + noise
 OBSERVATIONS = [0.9, 1.6, 1.1, 1.4]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from orderless.filters.resampling import SCHEMES
+from orderless.filters.bootstrap import SCHEMES
 
 WEIGHTS = torch.tensor([0.0, 0.05, 0.41, 0.0, 0.3, 0.14, 0.1, 0.0], dtype=torch.float64)
 

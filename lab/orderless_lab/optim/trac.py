@@ -24,8 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orderless.ensemble.parameter import ParticleParameter
-from orderless.ensemble.stacking import check_same_shapes
+from orderless.ensemble.stacking import ParticleParameter, check_same_shapes
 
 from .erfi import Erfi
 

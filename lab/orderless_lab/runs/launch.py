@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from orderless.cli.progress import Countdown
-from orderless.ensemble.precision import one_thread, same_kernels
+from orderless.ensemble.device import one_thread, same_kernels
 
 from ..methods.registry import load_plugins
 from ..suites.registry import find_suite

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from orderless.ensemble.precision import one_thread
+from orderless.ensemble.device import one_thread
 from orderless.errors import UserError
 from orderless.io import load, user_cache
 

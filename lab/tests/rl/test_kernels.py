@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.ensemble.precision import matrix_precision
+from orderless.ensemble.device import matrix_precision
 from orderless_lab.rl.kernels import convolution, rules
 from orderless_lab.rl.kernels.convolution import Convolution, Tile
 from orderless_lab.rl.kernels.pooling import MaxPooling

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lab.tests.toys import tiny_grid
 
-from orderless.ensemble.precision import one_thread
+from orderless.ensemble.device import one_thread
 from orderless_lab.runs import Grid, Store, run_grid
 from orderless_lab.runs import launch as launching
 from orderless_lab.runs.launch import Done, Item, Job, automatic_workers, cgroup_limits

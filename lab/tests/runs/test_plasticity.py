@@ -34,7 +34,7 @@ def test_the_effective_rank_of_a_cell_does_not_depend_on_the_number_of_cores():
     """numpy's own threads are as many as the environment says, and change the last digits."""
     code = (
         "import numpy as np\n"
-        "from orderless.ensemble.precision import one_thread\n"
+        "from orderless.ensemble.device import one_thread\n"
         "from orderless_lab.plasticity import effective_rank\n"
         "draw = np.random.default_rng(0).normal\n"
         "with one_thread():\n"

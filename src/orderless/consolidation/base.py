@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..ensemble import Ensemble
-from ..ensemble.pairs import Data
 from ..ensemble.stacking import check_same_shapes
 
 Named = dict[str, Tensor]
 State = dict[str, str | int | Named]  # "kind", "tasks", and named groups of tensors
 Columns = Tensor | Sequence[Tensor] | None  # output columns, or several sets of them; None: all
+# what `end_task` takes: two tensors (x, y), or batches of such pairs
+Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
+EXPECTED = (
+    "data must be two tensors (x, y) with as many labels as samples, or batches of such pairs as "
+    "a DataLoader gives them"
+)
 
 
 class Consolidation(ABC):
@@ -200,3 +205,26 @@ class QuadraticConsolidation(Consolidation):
             square = importance * (parameter - self.center[name]).square()
             parts.append(square.reshape(len(square), -1).sum(1))
         return torch.stack(parts).sum(0)
+
+
+def is_pair(data: object) -> bool:
+    return isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[0], Tensor)
+
+
+def pairs(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
+    """Iterate over the pairs and check each."""
+    if isinstance(data, Tensor) or not isinstance(data, Iterable):
+        raise TypeError(f"{EXPECTED}, got {_shape(data)}")
+    for batch in [data] if is_pair(data) else data:
+        tensors = [t for t in batch if isinstance(t, Tensor) and t.dim()] if is_pair(batch) else []
+        if len(tensors) != 2 or len(tensors[0]) != len(tensors[1]):
+            raise ValueError(f"{EXPECTED}, got {_shape(batch)}")
+        yield tensors[0], tensors[1]
+
+
+def _shape(found: object) -> str:
+    if isinstance(found, Tensor):
+        return f"a tensor of shape {list(found.shape)}"
+    if isinstance(found, (tuple, list)):
+        return f"({', '.join(map(_shape, found))})"
+    return type(found).__name__

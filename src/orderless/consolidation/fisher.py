@@ -32,10 +32,9 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from ..ensemble import Ensemble, random
+from ..ensemble.device import matrix_precision
 from ..ensemble.layers import Layer, Watcher, entering, find_layers
-from ..ensemble.pairs import Data, pairs
-from ..ensemble.precision import matrix_precision
-from .base import Named
+from .base import Data, Named, pairs
 
 BATCH = 128  # samples in a pass, at most
 KINDS = ("exact", "sampled", "empirical")
@@ -195,7 +194,7 @@ class SquaredGradients:
         unfit = {place for place, layer in layers.items() if users[layer] > 1}
         unfit |= {p for p in layers if getattr(self._module(p), "scale_grad_by_freq", False)}
         for samples in (2, 3):
-            with Watcher(self.particles, layers, _whole_call) as run:
+            with Watcher(self.particles, layers, _seen) as run:
                 outputs, seen = run(x.expand(samples, *x.shape[1:]))
                 total = self.log_p(outputs).sum()
             gradients = _gradients(total, self.parameters)
@@ -217,14 +216,15 @@ class SquaredGradients:
             place: output.new_zeros(len(output), len(x), *output.shape[2:], requires_grad=True)
             for place, output in self.outputs.items()
         }
-        with Watcher(self.particles, self.layers, _entering) as run:
+        with Watcher(self.particles, self.layers, _seen) as run:
             outputs, seen = run(x, probes)
             log_p = self.log_p(outputs)
             q = labels(log_p.detach())
             for scalar in _scalars(q, log_p, one_label):
                 for place, delta in _gradients(scalar, probes).items():
                     layer = self.layers[place]
-                    squares = _squares(layer, self._module(place), seen[place][0], delta)
+                    inputs, _ = seen[place][0]
+                    squares = _squares(layer, self._module(place), inputs, delta)
                     yield layer.parameters(squares, self.parameters)
         for sample in range(len(x)) if self.elsewhere else ():
             part = slice(sample, sample + 1)
@@ -234,12 +234,8 @@ class SquaredGradients:
                 yield {name: gradient.square() for name, gradient in gradients.items()}
 
 
-def _whole_call(place: str, module: nn.Module, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
-    return x, output
-
-
-def _entering(place: str, module: nn.Module, x: Tensor, output: Tensor) -> Tensor:
-    return entering(module, x)
+def _seen(place: str, module: nn.Module, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    return entering(module, x), output
 
 
 def _gradients(value: Tensor, tensors: Mapping[str, Tensor]) -> Named:

@@ -4,6 +4,6 @@ from .device import find_device
 from .ensemble import Ensemble
 from .initialization import Perturb
 from .losses import per_particle
-from .parameter import ParticleParameter
+from .stacking import ParticleParameter
 
 __all__ = ["Ensemble", "ParticleParameter", "Perturb", "find_device", "per_particle"]

@@ -1,6 +1,13 @@
-"""Find devices by name, and their free memory."""
+"""Devices: their names and free memory; precision of products, kernels and threads in a block."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
+from torch import Tensor
+
+PRECISIONS = ("float32", "tf32", "bf16")
 
 
 def find_device(device: torch.device | str) -> torch.device:
@@ -36,3 +43,74 @@ def check_memory(needed: int, device: torch.device | str, what: str, fix: str) -
             f"{what} need {needed / 2**30:.1f} GiB but {available / 2**30:.1f} GiB are free on "
             f"{device}: use {fix}"
         )
+
+
+def matrix_precision(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Run in `float32` (no reduced products anywhere), `tf32` (tensor cores) or `bf16` (autocast).
+
+    torch lets cuDNN use TF32 by default; here precision is reduced only on request. With `bf16`,
+    operations that stay in float32, such as products of bf16 factors, use TF32, which has more
+    digits than their factors.
+    """
+    if device.type == "cuda":
+        return _on_cuda(precision, device)
+    return _autocast(device) if precision == "bf16" else nullcontext()
+
+
+@contextmanager
+def _on_cuda(precision: str, device: torch.device) -> Iterator[None]:
+    cudnn: Any = torch.backends.cudnn
+    switches = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "ieee" if precision == "float32" else "tf32"
+    try:
+        with _autocast(device, precision == "bf16"):
+            yield
+    finally:
+        for switch, was in zip(switches, before, strict=True):
+            switch.fp32_precision = was
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Leave autocast if it is on: to enter and leave it costs as much as a small product."""
+    kind = tensor.device.type
+    if not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
+
+
+@contextmanager
+def same_kernels() -> Iterator[None]:
+    """Make cuDNN choose deterministic kernels, and without timing several.
+
+    `cudnn.flags` cannot be used: it reads torch's older TF32 setting, which fails after the newer
+    one is set.
+    """
+    cudnn: Any = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.deterministic
+    cudnn.benchmark, cudnn.deterministic = False, True
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
+
+
+@contextmanager
+def one_thread(wanted: bool = True) -> Iterator[None]:
+    """Run in one thread, for many small operations in parallel workers.
+
+    Sums then do not depend on the number of cores, and threads do not wait for each other on a busy
+    machine, which can cost a hundredfold.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if wanted else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _autocast(device: torch.device, enabled: bool = True) -> torch.autocast:
+    """Autocast without its cache of weights, because particles move in the middle of a step."""
+    return torch.autocast(device.type, torch.bfloat16, enabled, cache_enabled=False)

@@ -23,9 +23,8 @@ from torch.utils._pytree import tree_map_only
 
 from . import random
 from .calls import Noise, at_axes, explain, particle_axes, refuse_noise, run_chunks
-from .device import find_device
+from .device import PRECISIONS, find_device, matrix_precision
 from .initialization import Perturb, chosen_indices, initial_modules, whole_seed
-from .precision import PRECISIONS, matrix_precision
 from .rules import ParticleRules
 from .stacking import (
     all_equal,
@@ -217,10 +216,6 @@ class Ensemble(nn.Module):
     def train(self, mode: bool = True) -> Self:
         self.template.training = mode
         return super().train(mode)
-
-    def stacked_buffers(self) -> list[Tensor]:
-        """The networks' buffers `[N, ...]`."""
-        return self._stacked_tensors()[self._first_buffer :]
 
     def particle_buffers(self) -> dict[str, Tensor]:
         """The networks' buffers `[N, ...]`, by their names."""
@@ -424,7 +419,8 @@ class Draws:
     def __init__(self, particles: Ensemble) -> None:
         self.particles = particles
         self.counter = particles.noise_counter.clone()
-        self.buffers = [(buffer, buffer.clone()) for buffer in particles.stacked_buffers()]
+        buffers = particles._stacked_tensors()[particles._first_buffer :]
+        self.buffers = [(buffer, buffer.clone()) for buffer in buffers]
         self.generators = [(g, g.get_state()) for g in _generators(particles.device)]
 
     @contextmanager

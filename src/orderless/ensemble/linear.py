@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from .parameter import ParticleParameter
-from .precision import without_autocast
+from .device import without_autocast
+from .stacking import ParticleParameter
 
 
 def batched_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..cuda import fused
-from .precision import without_autocast
+from .device import without_autocast
+from .rules import one_by_one
 
 _READS_VALUES = ("data-dependent control flow", "calling .item()")  # in vmap's error messages
 
@@ -52,21 +53,11 @@ def per_particle(
             except RuntimeError as error:
                 if not any(words in str(error) for words in _READS_VALUES):
                     raise
-            return _one_by_one(alone, dims, outputs, *rest)
+            # such as F.gaussian_nll_loss, which checks its variances
+            each = partial(one_by_one(alone), None)
+            return torch.vmap(each, in_dims=dims)(outputs, *rest)  # type: ignore[no-any-return]
 
     return losses
-
-
-def _one_by_one(loss: Callable[..., Tensor], dims: Any, *args: Any) -> Tensor:
-    """For a loss that branches on values, as `F.gaussian_nll_loss` does to check its variances."""
-    dims = (dims,) * len(args) if isinstance(dims, int) else dims
-    pairs = list(zip(args, dims, strict=True))
-    n = next(tree_leaves(arg)[0].shape[dim] for arg, dim in pairs if dim is not None)
-
-    def of(particle: int, arg: Any, dim: int | None) -> Any:
-        return arg if dim is None else tree_map(lambda t: t.select(dim, particle), arg)
-
-    return torch.stack([loss(*(of(i, arg, dim) for arg, dim in pairs)) for i in range(n)])
 
 
 def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor | None:

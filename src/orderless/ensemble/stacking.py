@@ -1,17 +1,55 @@
-"""Stack N modules of one architecture into one module with stacked tensors."""
+"""Tensors of N networks as one, and N modules of one architecture as one module."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
 
 from .initialization import refuse_lazy
-from .parameter import ParticleParameter
+
+
+class ParticleParameter(nn.Parameter):
+    """One tensor of every particle, stacked: shape `[N, ...]`.
+
+    The type tells a per-particle reduction (clipping, TRAC) that axis 0 counts networks.
+    `nn.Parameter.__deepcopy__` and pickle keep the type.
+
+    >>> import orderless as ol
+    >>> particles = ol.Ensemble(lambda: nn.Linear(3, 2), n=5)
+    >>> particles.get_parameter("weight").n_particles
+    5
+    """
+
+    descent: Any = None  # set during a backward pass that takes the step itself
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return ParticleParameter, (self.data, self.requires_grad)
+
+    @property
+    def n_particles(self) -> int:
+        return self.shape[0]
+
+
+def per_particle_view(values: Tensor, like: Tensor) -> Tensor:
+    """Shape `[N]` values so that they broadcast against a `[N, ...]` tensor."""
+    return values.view(-1, *[1] * (like.dim() - 1))
+
+
+def squared_norms(tensors: list[Tensor]) -> Tensor:
+    """Each particle's squared norm over several `[N, ...]` tensors: `[N]`."""
+    flat = [tensor.reshape(len(tensor), -1) for tensor in tensors]
+    return torch.stack([torch.linalg.vector_norm(t, dim=1) for t in flat]).square().sum(0)
+
+
+def inner_products(left: list[Tensor], right: list[Tensor]) -> Tensor:
+    """Each particle's inner product over pairs of `[N, ...]` tensors: `[N]`, in float64."""
+    products = [a.double() * b.double() for a, b in zip(left, right, strict=True)]
+    return torch.stack([product.reshape(len(product), -1).sum(1) for product in products]).sum(0)
 
 
 def stacked(modules: Sequence[nn.Module]) -> nn.Module:
@@ -20,14 +58,10 @@ def stacked(modules: Sequence[nn.Module]) -> nn.Module:
     Tied tensors stay tied, shared modules shared, and layers keep their modes.
     """
     others = [tensors_of(module) for module in modules]
-    replacements: dict[int, Any] = {}
-    for name, tensor in others[0].items():
-        data = torch.stack([tensors[name].detach() for tensors in others])
-        is_parameter = isinstance(tensor, nn.Parameter)
-        replacements[id(tensor)] = (
-            ParticleParameter(data, tensor.requires_grad) if is_parameter else data
-        )
-    network = copy.deepcopy(modules[0], replacements)
+    values = {
+        name: torch.stack([tensors[name].detach() for tensors in others]) for name in others[0]
+    }
+    network = _with_tensors(modules[0], values, ParticleParameter)
     for layer in network.modules():
         if isinstance(layer, nn.RNNBase):
             # cuDNN's layout of one network's weights is of no use to stacked ones
@@ -37,19 +71,26 @@ def stacked(modules: Sequence[nn.Module]) -> nn.Module:
 
 def particle_of(network: nn.Module, index: int) -> nn.Module:
     """Particle `index` of a stacked network as an ordinary module with tensors of its own."""
-    replacements: dict[int, Any] = {}
-    for tensor in tensors_of(network).values():
-        value = tensor.detach()[index].clone()
-        is_parameter = isinstance(tensor, nn.Parameter)
-        replacements[id(tensor)] = (
-            nn.Parameter(value, tensor.requires_grad) if is_parameter else value
-        )
-    particle = copy.deepcopy(network, replacements)
+    tensors = tensors_of(network)
+    values = {name: tensor.detach()[index].clone() for name, tensor in tensors.items()}
+    particle = _with_tensors(network, values, nn.Parameter)
     for layer in particle.modules():
         if isinstance(layer, nn.RNNBase):
             del layer.flatten_parameters
             layer.flatten_parameters()
     return particle
+
+
+def _with_tensors(
+    network: nn.Module, values: dict[str, Tensor], kind: type[nn.Parameter]
+) -> nn.Module:
+    """A copy of a network with these tensors, its parameters of this kind."""
+    replacements: dict[int, Any] = {}
+    for name, tensor in tensors_of(network).items():
+        value = values[name]
+        is_parameter = isinstance(tensor, nn.Parameter)
+        replacements[id(tensor)] = kind(value, tensor.requires_grad) if is_parameter else value
+    return copy.deepcopy(network, replacements)
 
 
 def _stay() -> None:

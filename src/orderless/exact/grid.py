@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ensemble import Ensemble
-from ..ensemble.precision import matrix_precision
+from ..ensemble.device import matrix_precision
 from ..features.exact import INPUT_BITS, check_limit, check_whole
 from ..io import digest
 from .sums import LABELS, Basis, HeadSums, Samples, sample_hashes, sample_keys

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ..ensemble.device import matrix_precision, one_thread, same_kernels
 from ..ensemble.initialization import seeded
-from ..ensemble.precision import matrix_precision, one_thread, same_kernels
 from ..errors import DataError
 from ..io import digest, load, save, user_cache
 from .exact import RandomReLU, dead_leaves

@@ -6,14 +6,10 @@ from .gradient import (
     AveragingParticles,
     GradientDescent,
     GradientFilter,
-    Linearized,
-    Step,
-    Trapezoid,
-    Uniform,
     WeightedParticleFilter,
-    Weighting,
 )
 from .merging import merge_filters
+from .weights import Linearized, Step, Trapezoid, Uniform, Weighting
 
 __all__ = [
     "AveragingParticles", "BootstrapParticleFilter", "GradientDescent", "GradientFilter",

@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_map
 from ..cuda import fused
 from ..cuda.compiled import CompiledStep
 from ..ensemble import Ensemble
-from ..ensemble.parameter import per_particle_view
-from ..ensemble.stacking import check_same_shapes
+from ..ensemble.stacking import check_same_shapes, per_particle_view
 from .weights import effective_sample_size, normalize, temper, temperature_for
 
 NOBODY = (

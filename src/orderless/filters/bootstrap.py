@@ -7,9 +7,13 @@ Bayesian posterior of a parameter that drifts with process noise q.
 `variant="paper"` is the paper's baseline: resample by w e^{-L}, perturb, then weigh by e^{-L} at
 the new position. It uses every loss twice, so with small noise it converges to the posterior of the
 data counted twice, p_0(x) e^{-2 sum L(x)}.
+
+Four schemes draw N particles from N weighted ones: `scheme(weights, uniforms) -> indices`, with
+weights `[N]` that sum to one and uniforms `[N]` in (0, 1). All are unbiased: particle i is drawn
+N w_i times on average. The variance differs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,15 +21,57 @@ from torch import Tensor
 
 from ..cuda import fused
 from ..ensemble import Ensemble, Perturb, random
+from ..ensemble.device import matrix_precision
 from ..ensemble.ensemble import Draws
-from ..ensemble.parameter import per_particle_view
-from ..ensemble.precision import matrix_precision
+from ..ensemble.stacking import per_particle_view
 from .base import Closure, ParticleFilter, StepInfo
-from .resampling import SCHEMES
 from .weights import effective_sample_size, normalize
 
 _RESAMPLING = 1 << 20  # separate random streams, distinct from those of dropout
 _NOISE = 1 << 21
+
+
+def _inverse_cdf(weights: Tensor, points: Tensor) -> Tensor:
+    """For each point in (0, 1), the particle whose share of the unit interval contains it."""
+    cumulative = weights.cumsum(0)
+    # below 1, where float32 rounds some uniforms to: nothing with a weight lies beyond
+    points = points.clamp(max=1.0 - torch.finfo(points.dtype).eps / 2)
+    return torch.searchsorted(cumulative / cumulative[-1], points, right=True)
+
+
+def multinomial(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """N independent draws: the textbook scheme, with the largest variance."""
+    return _inverse_cdf(weights, uniforms.to(weights))
+
+
+def stratified(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """One draw in each of N equal strata of the unit interval."""
+    n = len(weights)
+    strata = torch.arange(n, device=weights.device)
+    return _inverse_cdf(weights, (strata + uniforms.to(weights)) / n)
+
+
+def systematic(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """One draw, repeated at distance 1/N: counts are the floor or the ceiling of N w_i."""
+    return stratified(weights, uniforms[:1].expand(len(weights)))
+
+
+def residual(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """floor(N w_i) certain copies; the rest are independent draws from the remaining weights."""
+    n = len(weights)
+    expected = n * weights
+    certain = (expected * (1 + 1e-12)).floor()  # a share of 1 may be rounded to just below it
+    slots = torch.arange(n, device=weights.device)
+    copied = torch.searchsorted(certain.cumsum(0), slots.to(weights), right=True).clamp_(max=n - 1)
+    leftover = (expected - certain).clamp(min=0.0)
+    total = leftover.sum()
+    share = torch.where(total > 0, leftover / total, weights)
+    return torch.where(slots < certain.sum(), copied, multinomial(share, uniforms))
+
+
+SCHEMES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    scheme.__name__: scheme for scheme in (systematic, stratified, multinomial, residual)
+}
 
 
 class BootstrapParticleFilter(ParticleFilter):

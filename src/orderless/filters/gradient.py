@@ -16,19 +16,18 @@ ever, its parameters are what they have become, and nothing reads them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..ensemble import Ensemble
+from ..ensemble.device import matrix_precision
 from ..ensemble.ensemble import Draws
 from ..ensemble.linear import Descent, descending, descents_of
-from ..ensemble.parameter import squared_norms
-from ..ensemble.precision import matrix_precision
+from ..ensemble.stacking import squared_norms
 from .base import Closure, ParticleFilter, StepInfo, total
 from .optimized import (
     OptimizedFilter,
@@ -38,73 +37,7 @@ from .optimized import (
     gradients_of,
     take_step,
 )
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a weighting sees of one step: tensors `[N]`.
-
-    The energy is the loss, plus the penalty if it is weighed, in float64.
-    """
-
-    energy_before: Tensor  # at x_t
-    energy_after: Tensor  # at x_{t+1}; of no meaning for a weighting that does not read it
-    slope: Tensor  # <grad energy(x_t), x_{t+1} - x_t>; the same
-    alive: Tensor
-    log_weights: Tensor
-
-
-class Weighting(ABC):
-    """A rule for the weights: `weighting(step)` is the increment of the log-weights `[N]`.
-
-    A rule that needs more than `step.energy_before` declares it in `reads`: `"energy_after"`, for
-    which the closure is called again, or `"slope"`, for which it is not.
-
-    >>> import torch, orderless as ol
-    >>> class Tempered(ol.Weighting):  # a tenth of the likelihood where the step began
-    ...     def __call__(self, step):
-    ...         return -0.1 * step.energy_before
-    >>> particles = ol.Ensemble(lambda: torch.nn.Linear(2, 1), n=3)
-    >>> adam = torch.optim.Adam(particles.parameters())
-    >>> ol.GradientFilter(particles, adam, weighting=Tempered()).ess
-    tensor(3.0000, dtype=torch.float64)
-    """
-
-    reads: ClassVar[str | None] = None
-
-    @abstractmethod
-    def __call__(self, step: Step) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class Trapezoid(Weighting):
-    """log w -= (L(x_t) + L(x_{t+1})) / 2: the loss is evaluated at both ends (the paper's)."""
-
-    reads = "energy_after"
-    loss_scale: float = 1.0
-
-    def __call__(self, step: Step) -> Tensor:
-        return -self.loss_scale / 2 * (step.energy_before + step.energy_after)
-
-
-@dataclass(frozen=True)
-class Linearized(Weighting):
-    """log w -= L(x_t) + <grad L, x_{t+1} - x_t> / 2: no second evaluation."""
-
-    reads = "slope"
-    loss_scale: float = 1.0
-
-    def __call__(self, step: Step) -> Tensor:
-        return -self.loss_scale / 2 * (2 * step.energy_before + step.slope)
-
-
-@dataclass(frozen=True)
-class Uniform(Weighting):
-    """Equal weights for all particles that are alive."""
-
-    def __call__(self, step: Step) -> Tensor:
-        level = -step.alive.sum().clamp(min=1).double().log()
-        return level - torch.where(step.alive, step.log_weights, 0.0)
+from .weights import Linearized, Step, Trapezoid, Uniform, Weighting
 
 
 class GradientFilter(OptimizedFilter):
@@ -205,22 +138,18 @@ class GradientFilter(OptimizedFilter):
         """
         parts = []
         with torch.enable_grad():
-            for closure in closures[:-1]:
-                losses, _ = self._differentiable(closure)
-                _differentiate(losses)
+            for number, closure in enumerate(closures, 1):
+                losses, outputs = self.evaluate(closure)
+                if not losses.requires_grad:
+                    raise ValueError(
+                        "the losses do not depend on the particles' parameters: compute them from "
+                        "particles(x), outside of torch.no_grad()"
+                    )
                 parts.append(losses.detach())
-            last, outputs = self._differentiable(closures[-1])
+                if number < len(closures):
+                    _differentiate(losses)
             penalties = self.penalty_sum(penalty, outputs)
-        return last, total([*parts, last.detach()]), penalties
-
-    def _differentiable(self, closure: Closure) -> tuple[Tensor, Any]:
-        losses, outputs = self.evaluate(closure)
-        if not losses.requires_grad:
-            raise ValueError(
-                "the losses do not depend on the particles' parameters: compute them from "
-                "particles(x), outside of torch.no_grad()"
-            )
-        return losses, outputs
+        return losses, total(parts), penalties
 
     def _backward(
         self, losses: Tensor, penalties: Tensor | None, closures: int

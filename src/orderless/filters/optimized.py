@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..consolidation.base import Consolidation
 from ..ensemble import Ensemble
-from ..ensemble.parameter import inner_products, per_particle_view, squared_norms
+from ..ensemble.stacking import inner_products, per_particle_view, squared_norms
 from .base import Closure, ParticleFilter, copied, total
 
 # They use statistics of a whole tensor, which would mix the steps of stacked networks.

@@ -1,4 +1,10 @@
-"""Log-weights: normalisation, effective sample size, tempering; all float64 and on the device."""
+"""Log-weights, float64 and on the device, and the rules by which a gradient step changes them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,3 +48,70 @@ def temperature_for(log_weights: Tensor, min_ess: float) -> Tensor:
         holds = effective_sample_size(temper(log_weights, middle)) >= wanted
         low, high = torch.where(holds, middle, low), torch.where(holds, high, middle)
     return torch.where(enough, torch.ones_like(low), low)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a weighting sees of one step: tensors `[N]`.
+
+    The energy is the loss, plus the penalty if it is weighed, in float64.
+    """
+
+    energy_before: Tensor  # at x_t
+    energy_after: Tensor  # at x_{t+1}; of no meaning for a weighting that does not read it
+    slope: Tensor  # <grad energy(x_t), x_{t+1} - x_t>; the same
+    alive: Tensor
+    log_weights: Tensor
+
+
+class Weighting(ABC):
+    """A rule for the weights: `weighting(step)` is the increment of the log-weights `[N]`.
+
+    A rule that needs more than `step.energy_before` declares it in `reads`: `"energy_after"`, for
+    which the closure is called again, or `"slope"`, for which it is not.
+
+    >>> import torch, orderless as ol
+    >>> class Tempered(ol.Weighting):  # a tenth of the likelihood where the step began
+    ...     def __call__(self, step):
+    ...         return -0.1 * step.energy_before
+    >>> particles = ol.Ensemble(lambda: torch.nn.Linear(2, 1), n=3)
+    >>> adam = torch.optim.Adam(particles.parameters())
+    >>> ol.GradientFilter(particles, adam, weighting=Tempered()).ess
+    tensor(3.0000, dtype=torch.float64)
+    """
+
+    reads: ClassVar[str | None] = None
+
+    @abstractmethod
+    def __call__(self, step: Step) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Trapezoid(Weighting):
+    """log w -= (L(x_t) + L(x_{t+1})) / 2: the loss is evaluated at both ends (the paper's)."""
+
+    reads = "energy_after"
+    loss_scale: float = 1.0
+
+    def __call__(self, step: Step) -> Tensor:
+        return -self.loss_scale / 2 * (step.energy_before + step.energy_after)
+
+
+@dataclass(frozen=True)
+class Linearized(Weighting):
+    """log w -= L(x_t) + <grad L, x_{t+1} - x_t> / 2: no second evaluation."""
+
+    reads = "slope"
+    loss_scale: float = 1.0
+
+    def __call__(self, step: Step) -> Tensor:
+        return -self.loss_scale / 2 * (2 * step.energy_before + step.slope)
+
+
+@dataclass(frozen=True)
+class Uniform(Weighting):
+    """Equal weights for all particles that are alive."""
+
+    def __call__(self, step: Step) -> Tensor:
+        level = -step.alive.sum().clamp(min=1).double().log()
+        return level - torch.where(step.alive, step.log_weights, 0.0)

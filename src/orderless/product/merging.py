@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..consolidation.base import Data, is_pair, pairs
 from ..ensemble import Ensemble
 from ..ensemble.device import check_memory
 from ..ensemble.layers import BATCH_NORMS, Layer, Watcher, entering, find_layers, is_known
-from ..ensemble.pairs import Data, is_pair, pairs
 from ..ensemble.stacking import places_of
 from ..exact.sums import ExactSum
 from ..io import digest

@@ -35,8 +35,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..consolidation.base import Data, is_pair, pairs
 from ..ensemble import Ensemble
-from ..ensemble.pairs import Data, is_pair, pairs
 from ..ensemble.stacking import check_same_shapes
 from ..filters.base import Closure, Link, Predictor, StepInfo, copied
 from ..filters.gradient import AveragingParticles
