@@ -6,9 +6,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from tests.common import assert_identical, cross_entropy, gradient_filter, take_step
 from tests.ensemble.networks import Shared, Tokens
 from torch import Tensor, nn
+from torch.optim import SGD
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
@@ -19,26 +20,27 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
 
-@pytest.mark.parametrize("n", [0, -1, 1.5, "3", None, float("nan")])
-def test_n_must_be_a_whole_number_of_at_least_1(n) -> None:
-    with pytest.raises(ValueError, match=f"n must be a whole number of at least 1, got {n!r}"):
-        ol.Ensemble(mlp, n)
-
-
-def test_any_kind_of_integer_will_do() -> None:
+def test_any_kind_of_integer_will_do():
     assert ol.Ensemble(mlp, np.int64(3)).n == 3
     assert len(ol.Ensemble(mlp, torch.tensor(2))) == 2
     ours, same = ol.Ensemble(mlp, 2, seed=7), ol.Ensemble(mlp, 2, seed=np.int64(7))
-    for name, tensor in ours.state_dict().items():
-        assert torch.equal(same.state_dict()[name], tensor)
+    assert_identical(same.state_dict(), ours.state_dict())
 
 
-@pytest.mark.parametrize("seed", [1.5, "a", None])
-def test_a_seed_is_a_whole_number(seed) -> None:
-    with pytest.raises(ValueError, match=f"seed must be a whole number, got {seed!r}"):
-        ol.Ensemble(mlp, 2, seed=seed)
-    with pytest.raises(ValueError, match="seed must be a whole number"):
-        ol.Ensemble.from_modules([mlp(), mlp()], seed=seed)
+NO_NUMBERS = {  # (which argument, what is given)
+    **{f"n={n!r}": {"n": n} for n in (0, -1, 1.5, "3", None, float("nan"))},
+    **{f"seed={seed!r}": {"n": 2, "seed": seed} for seed in (1.5, "a", None)},
+}
+
+
+@pytest.mark.parametrize("name", NO_NUMBERS)
+def test_n_and_a_seed_are_whole_numbers(name):
+    what, _, given = name.partition("=")
+    with pytest.raises(ValueError, match=f"{what} must be a whole number.*, got {given}"):
+        ol.Ensemble(mlp, **NO_NUMBERS[name])
+    if what == "seed":
+        with pytest.raises(ValueError, match="seed must be a whole number"):
+            ol.Ensemble.from_modules([mlp(), mlp()], seed=NO_NUMBERS[name]["seed"])
 
 
 class Branching(nn.Linear):
@@ -108,15 +110,22 @@ def test_what_cannot_be_an_ensemble_is_named(make, options, error, message) -> N
         ol.Ensemble(make, 2, **options)
 
 
-def test_networks_of_different_architectures_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one module"):
-        ol.Ensemble.from_modules([])
-    with pytest.raises(ValueError, match=r"module 1 .* is \(2, 4\) there and \(2, 3\) here"):
-        ol.Ensemble.from_modules([nn.Linear(3, 2), nn.Linear(4, 2)])
-    with pytest.raises(ValueError, match="'bias' is not in both"):
-        ol.Ensemble.from_modules([nn.Linear(3, 2), nn.Linear(3, 2, bias=False)])
-    with pytest.raises(ValueError, match="another architecture"):
-        ol.Ensemble(mlp, 2).load_particle(0, nn.Linear(3, 2))
+ARCHITECTURES = {
+    "at least one module": lambda: ol.Ensemble.from_modules([]),
+    r"module 1 .* is \(2, 4\) there and \(2, 3\) here": lambda: ol.Ensemble.from_modules(
+        [nn.Linear(3, 2), nn.Linear(4, 2)]
+    ),
+    "'bias' is not in both": lambda: ol.Ensemble.from_modules(
+        [nn.Linear(3, 2), nn.Linear(3, 2, bias=False)]
+    ),
+    "another architecture": lambda: ol.Ensemble(mlp, 2).load_particle(0, nn.Linear(3, 2)),
+}
+
+
+@pytest.mark.parametrize("words", ARCHITECTURES)
+def test_networks_of_different_architectures_are_refused(words):
+    with pytest.raises(ValueError, match=words):
+        ARCHITECTURES[words]()
 
 
 def test_names_are_the_networks_own_and_tensors_have_a_leading_n() -> None:
@@ -139,17 +148,15 @@ def test_parameters_know_their_particles_also_when_copied_moved_or_pickled() -> 
             assert parameter.is_leaf
 
 
-def test_a_member_is_an_ordinary_module_of_its_own() -> None:
+def test_a_member_is_an_ordinary_module_of_its_own():
     particles = ol.Ensemble(mlp, 3)
     member = particles[1]
     assert type(member) is nn.Sequential
     assert all(type(p) is nn.Parameter for p in member.parameters())
     before = copy.deepcopy(particles.state_dict())
-    optimizer = torch.optim.SGD(member.parameters(), lr=0.1)
     member(torch.randn(5, 3)).sum().backward()
-    optimizer.step()
-    for name, tensor in particles.state_dict().items():
-        assert torch.equal(tensor, before[name])
+    SGD(member.parameters(), lr=0.1).step()
+    assert_identical(particles.state_dict(), before)
     assert torch.equal(particles[-1][0].weight, particles[2][0].weight)
     assert len(list(particles)) == 3
     for index in (3, -4):
@@ -157,7 +164,7 @@ def test_a_member_is_an_ordinary_module_of_its_own() -> None:
             particles[index]
 
 
-def test_networks_survive_the_round_trip() -> None:
+def test_networks_survive_the_round_trip():
     modules = [mlp() for _ in range(4)]
     for module in modules:
         module(torch.randn(5, 3))  # statistics of its own
@@ -165,9 +172,8 @@ def test_networks_survive_the_round_trip() -> None:
     other = ol.Ensemble(mlp, 4, seed=9)
     for i, module in enumerate(modules):
         other.load_particle(i, particles[i])
-        for name, tensor in module.state_dict().items():
-            assert torch.equal(particles[i].state_dict()[name], tensor)
-            assert torch.equal(other[i].state_dict()[name], tensor)
+        assert_identical(particles[i].state_dict(), module.state_dict())
+    assert_identical(other.state_dict(), particles.state_dict())
     modules[0][0].weight.data.zero_()
     assert not (particles.get_parameter("0.weight")[0] == 0).any()  # a copy was stacked
 
@@ -234,26 +240,21 @@ def test_a_loss_that_looks_at_values_is_computed_for_one_network_after_another()
         ol.per_particle(loss, in_dims=0)(mean, own, -variance)
 
 
-def test_losses_per_particle_are_each_networks_own() -> None:
+def test_losses_per_particle_are_each_networks_own():
     outputs, targets = torch.randn(3, 5, 4), torch.randint(0, 4, (5,))
     own_targets = torch.randint(0, 4, (3, 5))
-    cross_entropy = nn.functional.cross_entropy
-    shared = ol.per_particle(cross_entropy)(outputs, targets, label_smoothing=0.1)
-    own = ol.per_particle(cross_entropy, in_dims=(0, 0))(outputs, own_targets)
+    loss = nn.functional.cross_entropy
+    smooth = cross_entropy(outputs, targets, label_smoothing=0.1)
+    own = ol.per_particle(loss, in_dims=(0, 0))(outputs, own_targets)
     for i in range(3):
-        expected = cross_entropy(outputs[i], targets, label_smoothing=0.1)
-        assert_close(shared[i], expected)
-        assert_close(own[i], cross_entropy(outputs[i], own_targets[i]))
-    half = ol.per_particle(cross_entropy)(outputs.bfloat16(), targets)
-    assert half.dtype == torch.float32
-    assert_close(half, ol.per_particle(cross_entropy)(outputs.bfloat16().float(), targets))
-    nested = ol.per_particle(lambda out, y: cross_entropy(out["a"][0], y))
-    assert_close(
-        nested({"a": (outputs,)}, targets), ol.per_particle(cross_entropy)(outputs, targets)
-    )
-    assert_close(
-        ol.per_particle(nn.MSELoss())(outputs, torch.zeros(5, 4)), outputs.square().mean((1, 2))
-    )
+        assert_close(smooth[i], loss(outputs[i], targets, label_smoothing=0.1))
+        assert_close(own[i], loss(outputs[i], own_targets[i]))
+    half = cross_entropy(outputs.bfloat16(), targets)
+    assert_close(half, cross_entropy(outputs.bfloat16().float(), targets))  # in float32
+    nested = ol.per_particle(lambda out, y: loss(out["a"][0], y))
+    assert_close(nested({"a": (outputs,)}, targets), cross_entropy(outputs, targets))
+    squares = ol.per_particle(nn.MSELoss())(outputs, torch.zeros(5, 4))
+    assert_close(squares, outputs.square().mean((1, 2)))
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -266,12 +267,10 @@ def test_a_network_that_runs_again_in_the_backward_pass_is_noticed(n: int, reent
             first, second = self
             return checkpoint(second, first(x), use_reentrant=reentrant)
 
-    particles = ol.Ensemble(lambda: Checkpointed(nn.Linear(3, 4), nn.Linear(4, 2)), n)
-    pf = ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
-    loss = ol.per_particle(F.cross_entropy)
-    x, y = torch.randn(6, 3), torch.randint(2, (6,))
+    make = lambda: Checkpointed(nn.Linear(3, 4), nn.Linear(4, 2))  # noqa: E731
+    pf = gradient_filter(make, n, kind=ol.AveragingParticles)
     with pytest.raises((FloatingPointError, RuntimeError)):
-        pf.step(lambda: loss(particles(x), y))
+        take_step(pf, torch.randn(6, 3), torch.randint(2, (6,)))
 
 
 def test_a_chunk_is_computed_again_with_the_noise_of_the_network_itself():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.common import assert_identical
 from torch import nn
 
 import orderless as ol
@@ -19,8 +20,8 @@ INITS = {"fresh": "fresh", "one": ol.Perturb(), "each": ol.Perturb(base="fresh")
 def test_a_particle_is_the_same_in_any_company(init, template: bool) -> None:
     make = network() if template else network
     few, many = ol.Ensemble(make, 5, init), ol.Ensemble(make, 50, init, chunk_size=7)
-    for name, tensor in few.state_dict().items():
-        assert torch.equal(many.state_dict()[name][:5], tensor)
+    first = {name: tensor[:5] for name, tensor in many.state_dict().items()}
+    assert_identical(first, dict(few.state_dict()))
 
 
 @pytest.mark.parametrize("init", INITS.values(), ids=INITS)
@@ -45,8 +46,7 @@ def test_nobody_elses_random_numbers_are_touched() -> None:
     first = ol.Ensemble(network, 3, ol.Perturb())
     assert torch.equal(torch.rand(2), expected)
     second = ol.Ensemble(network, 3, ol.Perturb())
-    for name, tensor in first.state_dict().items():
-        assert torch.equal(second.state_dict()[name], tensor)
+    assert_identical(second.state_dict(), first.state_dict())
 
 
 def test_perturbed_particles_are_a_network_plus_noise_of_a_random_radius() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.common import assert_identical
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.testing import assert_close
 
 import orderless as ol
 from orderless.ensemble import rules
@@ -39,38 +42,28 @@ class Linear(nn.Module):
         return self.layer(x)
 
 
-def test_a_rule_sees_all_particles_and_the_last_one_registered_is_asked_first() -> None:
-    asked = []
+def declining(n: int, dims: Any, *args: Any) -> Any:
+    return NotImplemented
+
+
+def test_a_rule_sees_all_particles_and_the_last_one_registered_is_asked_first():
+    """After `NotImplemented` the next one, and in the end the ensemble computes as before."""
+    asked = Mock(side_effect=declining)
 
     def by_einsum(n: int, dims: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Any:
-        asked.append((n, dims, x.shape, weight.shape, bias.shape))
+        asked(n, dims, x.shape, weight.shape, bias.shape)
         return torch.einsum("bi,noi->bno", x, weight) + bias, 1
 
-    def declining(n: int, dims: Any, *args: Any) -> Any:
-        asked.append("declined")
-        return NotImplemented
-
     expected = outputs_and_gradients(Linear)
+    rules.register(F.linear, asked)
+    assert_identical(outputs_and_gradients(Linear), expected)
+    assert asked.call_count == 1
     rules.register(F.linear, by_einsum)
-    rules.register(F.linear, declining)
-    found = outputs_and_gradients(Linear)
-    assert asked == ["declined", (N, (None, 0, 0), SHAPE, (N, 2, 4), (N, 2))]
-    for got, want in zip(found, expected, strict=True):
-        torch.testing.assert_close(got, want)
-
-
-def test_after_not_implemented_the_ensemble_computes_as_before() -> None:
-    expected = outputs_and_gradients(Linear)
-    asked = []
-
-    def declining(n: int, dims: Any, *args: Any) -> Any:
-        asked.append(n)
-        return NotImplemented
-
-    rules.register(F.linear, declining)
-    found = outputs_and_gradients(Linear)
-    assert asked == [N]
-    assert all(torch.equal(got, want) for got, want in zip(found, expected, strict=True))
+    assert_close(outputs_and_gradients(Linear), expected)
+    assert asked.call_args.args == (N, (None, 0, 0), SHAPE, (N, 2, 4), (N, 2))
+    rules.register(F.linear, Mock(side_effect=declining))
+    assert_close(outputs_and_gradients(Linear), expected)
+    assert asked.call_count == 3
 
 
 def scaled(x: Tensor, scale: Tensor, power: int = 1) -> Tensor:
@@ -97,8 +90,7 @@ def test_a_function_of_ones_own_has_a_rule_and_is_itself_without() -> None:
         return x.unsqueeze(2) * scale.T.pow(power), 2
 
     rules.register(scaled, rule)
-    for got, want in zip(outputs_and_gradients(Scaling), expected, strict=True):
-        torch.testing.assert_close(got, want)
+    assert_close(outputs_and_gradients(Scaling), expected)
 
 
 class Named(Linear):

@@ -1,6 +1,7 @@
 """An ensemble's forward and backward are its members' own, whatever the network."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -156,51 +157,30 @@ def test_inputs_for_another_number_of_particles_are_refused(n: int, chunk_size) 
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float64, torch.float16])
-def test_an_input_of_the_wrong_type_is_an_error_as_in_torch(dtype) -> None:
+def test_an_input_of_the_wrong_type_is_an_error_as_in_torch(dtype):
     """Pixels that nobody converted must not be multiplied by weights rounded to integers."""
-    particles = ol.Ensemble(lambda: nn.Linear(3, 2), 4)
     with pytest.raises(RuntimeError):
-        particles(torch.ones(5, 3).to(dtype))
+        ol.Ensemble(lambda: nn.Linear(3, 2), 4)(torch.ones(5, 3).to(dtype))
 
 
-def test_an_empty_batch_is_an_empty_result() -> None:
+def test_an_empty_batch_is_an_empty_result_and_another_device_is_named():
     particles = ol.Ensemble(lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), 4)
     assert particles(torch.zeros(0, 3)).shape == (4, 0, 2)
-
-
-def test_an_input_on_another_device_is_named() -> None:
-    particles = ol.Ensemble(lambda: nn.Linear(3, 2), 4)
     with pytest.raises(ValueError, match="on meta but the particles are on cpu"):
         particles(torch.zeros(5, 3, device="meta"))
 
 
-def test_one_particle_is_the_network_bit_for_bit() -> None:
-    for name in ("mlp", "conv", "batch norm", "recurrent", "transformer"):
-        make, shape = NETWORKS[name]
-        particles = ol.Ensemble(make, 1)
-        module = particles[0]
-        x = inputs(shape).float()
-        assert torch.equal(particles(x)[0], module(x)), name
+@pytest.mark.parametrize("name", ["mlp", "conv", "batch norm", "recurrent", "transformer"])
+def test_one_particle_is_the_network_bit_for_bit(name):
+    make, shape = NETWORKS[name]
+    particles = ol.Ensemble(make, 1)
+    module = particles[0]
+    x = inputs(shape).float()
+    assert torch.equal(particles(x)[0], module(x))
 
 
-def test_chunks_keep_no_activations() -> None:
-    """Between forward and backward a chunked ensemble holds less than the activations."""
-    saved: dict[str, int] = {}
-    for way, options in (("whole", {}), ("chunked", {"chunk_size": 1})):
-        particles = ol.Ensemble(
-            lambda: nn.Sequential(nn.Linear(2, 512), nn.Tanh(), nn.Linear(512, 1)), 4, **options
-        )
-        kept = []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda t, kept=kept: (kept.append(t.numel()), t)[1], lambda t: t
-        ):
-            particles(torch.randn(64, 2)).sum()
-        saved[way] = sum(kept)
-    assert saved["chunked"] < saved["whole"] / 10
-
-
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_inputs_that_all_share_are_kept_once(precision: str) -> None:
+def kept_bytes(make: Callable[[], nn.Module], x: Tensor, **options: object) -> list[int]:
+    """The sizes of what autograd keeps between a forward and a backward pass."""
     kept = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -208,13 +188,26 @@ def test_inputs_that_all_share_are_kept_once(precision: str) -> None:
         kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    particles, x = (
-        ol.Ensemble(lambda: nn.Linear(64, 1), 10, precision=precision),
-        torch.randn(512, 64),
-    )
+    particles = ol.Ensemble(make, 10, **options)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        outputs = particles(x)
-    assert max(kept.values()) <= x.nbytes and outputs.requires_grad
+        assert particles(x).requires_grad
+    return list(kept.values())
+
+
+def test_chunks_keep_no_activations():
+    """Between forward and backward a chunked ensemble holds less than the activations."""
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 512), nn.Tanh(), nn.Linear(512, 1))
+
+    x = torch.randn(64, 2)
+    assert sum(kept_bytes(make, x, chunk_size=1)) < sum(kept_bytes(make, x)) / 10
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_inputs_that_all_share_are_kept_once(precision):
+    x = torch.randn(512, 64)
+    assert max(kept_bytes(lambda: nn.Linear(64, 1), x, precision=precision)) <= x.nbytes
 
 
 def test_second_derivatives_are_right() -> None:

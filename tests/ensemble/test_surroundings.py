@@ -1,11 +1,11 @@
 """What torch offers around modules: threads, checkpoints, loops over layers, devices."""
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.common import assert_identical, gradient_filter, whole_state
 from torch import Tensor, nn
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
@@ -17,18 +17,17 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
 
 
-def test_threads_predict_as_one_does() -> None:
-    particles = ol.Ensemble(network, 4)
-    pf = ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+def test_threads_predict_as_one_does():
+    pf = gradient_filter(network, 4, kind=ol.AveragingParticles)
     x = torch.randn(32, 6)
     right = pf.predict(x)
-    before = {name: buffer.clone() for name, buffer in particles.named_buffers()}
+    before = whole_state(pf)
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: pf.predict(x), range(100)))
     assert all(torch.equal(answer, right) for answer in answers)
-    assert particles.training
-    assert all(torch.equal(b, before[name]) for name, b in particles.named_buffers())
-    assert isinstance(particles[0], nn.Sequential)
+    assert pf.particles.training
+    assert_identical(whole_state(pf), before)
+    assert isinstance(pf.particles[0], nn.Sequential)
 
 
 def test_ensembles_made_in_threads_have_the_particles_of_their_seeds() -> None:
@@ -123,30 +122,6 @@ def test_a_state_in_an_attribute_is_refused_in_chunks() -> None:
         ol.Ensemble(Stateful, 4, chunk_size=2)(torch.randn(5, 6))
 
 
-class Dropping(nn.Module):
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
-        super().__init__()
-        self.layer = kind(6, 3, num_layers=2, dropout=0.5, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)[0][:, -1]
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_dropout_of_recurrent_layers_is_keyed(kind) -> None:
-    x = torch.randn(5, 4, 6)
-    make = partial(Dropping, kind)
-    results = []
-    for n, seed in ((1, 0), (3, 1), (3, 2)):
-        particles = ol.Ensemble(make, n)
-        torch.manual_seed(seed)  # torch's own generator has no say
-        results.append([particles(x) for _ in range(2)])
-    for first, *others in zip(*results, strict=True):
-        for other in others:
-            torch.testing.assert_close(other[:1], first)
-    assert not torch.allclose(*results[1])
-
-
 @pytest.mark.parametrize("n", [1, 2])
 def test_outputs_may_hold_none_and_numbers(n: int) -> None:
     x = torch.randn(2, 5, 6)
@@ -163,19 +138,26 @@ def test_an_ensemble_is_made_on_the_default_device() -> None:
     assert devices == {"meta"} == {particles.device.type}
 
 
-def test_mistakes_are_sentences() -> None:
+TRAINED = network()
+ALIKE = {
+    "init=ol.Perturb": network(),
+    "init=ol.Perturb.*": network().requires_grad_(False),  # its weights would be lost
+    "all 2 particles are equal": lambda: TRAINED,
+}
+
+
+@pytest.mark.parametrize("words", ALIKE)
+def test_particles_that_would_be_alike_are_told(words):
+    with pytest.warns(UserWarning, match=words):
+        ol.Ensemble(ALIKE[words], 2)
+
+
+def test_mistakes_are_sentences():
     particles = ol.Ensemble(network, 2)
     with pytest.raises(ValueError, match="in_dims or per_particle=True, not both"):
         particles(torch.ones(2, 4, 6), in_dims=0, per_particle=True)
     with pytest.raises(ValueError, match="max_norm"):
         ol.Ensemble(lambda: nn.Embedding(9, 4, max_norm=1.0), 4, chunk_size=2)
-    with pytest.warns(UserWarning, match="init=ol.Perturb"):
-        ol.Ensemble(network(), 2)
-    with pytest.warns(UserWarning, match="init=ol.Perturb"):  # its weights would be lost
-        ol.Ensemble(network().requires_grad_(False), 2)
-    trained = network()
-    with pytest.warns(UserWarning, match="all 2 particles are equal"):
-        ol.Ensemble(lambda: trained, 2)
     prune.l1_unstructured(particles.get_submodule("0"), "weight", amount=0.5)
     with pytest.raises(RuntimeError, match="lost its tensor 'weight'"):
         particles(torch.ones(4, 6))
