@@ -46,6 +46,22 @@ def test_what_differs_is_named(rows, options, differs, tmp_path):
     assert differs in run("verify-deletion", without, other, code=1).output.splitlines()[-1]
 
 
+def test_a_head_may_have_what_the_other_has_not(tmp_path):
+    heads = {name: ol.ExactHead("linear", ledger=name == "ledger") for name in ("ledger", "plain")}
+    for head in heads.values():
+        head.update(X, Y)
+    heads["empty"] = ol.ExactHead("linear")
+    paths = {name: ol.save(tmp_path / name, head) for name, head in heads.items()}
+    for first, second, differs in (
+        ("ledger", "plain", "ledger"),
+        ("plain", "ledger", "ledger"),
+        ("plain", "empty", "kept"),
+        ("empty", "plain", "kept"),
+    ):
+        said = run("verify-deletion", paths[first], paths[second], code=1).output
+        assert said.splitlines()[-1].endswith(f", {differs}")
+
+
 def test_a_sample_that_is_still_kept_is_found(tmp_path):
     without = fed(tmp_path / "a.st", slice(0, 200))
     state, more = ol.load(without), ol.load(fed(tmp_path / "b.st", slice(0, 300)))
