@@ -43,26 +43,37 @@ def test_a_learner_of_scikit_learn_and_one_with_labels_of_text() -> None:
     assert ol.prequential(ol.ExactClassifier(random_state=0), halves).accuracy > 0.5
 
 
-def test_what_cannot_learn_or_answers_otherwise_is_told() -> None:
-    with pytest.raises(TypeError, match="needs predict"):
-        ol.prequential(object(), [])
+class Odd:
+    """Answers always three zeros."""
 
-    class Odd:
-        def predict(self, x):
-            return np.zeros(3)
+    def predict(self, x):
+        return np.zeros(3)
 
-        def learn(self, x, y):
-            pass
+    def learn(self, x, y):
+        pass
 
-    with pytest.raises(ValueError, match="4 labels and predictions of shape"):
-        ol.prequential(Odd(), [(np.zeros((4, 1)), np.arange(4))] * 2)
-    with pytest.raises(ValueError, match="class labels, .* got float64"):
-        ol.prequential(Odd(), [(np.zeros((3, 1)), np.zeros(3))] * 2)
-    for pair in ((torch.zeros(4, 1), torch.arange(4)), [np.zeros((4, 1)), np.arange(4)]):
-        with pytest.raises(TypeError, match="iterable of batches"):
-            ol.prequential(Odd(), pair)
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        ol.prequential(Odd(), []).recent(0)
+
+FOUR = np.zeros((4, 1)), np.arange(4)
+MISTAKES = {
+    "needs predict": lambda: ol.prequential(object(), []),
+    "4 labels and predictions of shape": lambda: ol.prequential(Odd(), [FOUR] * 2),
+    "class labels, .* got float64": lambda: ol.prequential(
+        Odd(), [(np.zeros((3, 1)), np.zeros(3))] * 2
+    ),
+    "iterable of batches": lambda: ol.prequential(Odd(), FOUR),
+    "iterable of batche": lambda: ol.prequential(Odd(), [*map(torch.from_numpy, FOUR)]),
+    "at least 1, got 0": lambda: ol.prequential(Odd(), []).recent(0),
+    r"3 labels and predictions of shape \(3, 1\)": lambda: ol.prequential(Network(1), ONES),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_what_cannot_learn_or_answers_otherwise_is_told(words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        MISTAKES[words]()
+
+
+ONES = [(torch.ones(3, 4), torch.ones(3, dtype=torch.long))] * 2
 
 
 class Network:
@@ -78,15 +89,8 @@ class Network:
         pass
 
 
-def test_predictions_may_require_gradients() -> None:
-    batches = [(torch.ones(3, 4), torch.ones(3, dtype=torch.long))] * 2
-    assert ol.prequential(Network(2), batches).accuracy == 1.0
-
-
-def test_one_column_is_no_choice_between_classes() -> None:
-    batches = [(torch.ones(3, 4), torch.zeros(3, dtype=torch.long))] * 2
-    with pytest.raises(ValueError, match=r"3 labels and predictions of shape \(3, 1\)"):
-        ol.prequential(Network(1), batches)
+def test_predictions_may_require_gradients():
+    assert ol.prequential(Network(2), ONES).accuracy == 1.0
 
 
 def test_a_stream_may_begin_with_one_class() -> None:

@@ -5,18 +5,18 @@ import os
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import save_file
+from tests.common import OPTIMIZERS, batches, gradient_filter, train
 from torch import nn
+from torch.testing import assert_close
 
 import orderless as ol
 from orderless.io import digest, new_file
-
-cross_entropy = ol.per_particle(F.cross_entropy)
 
 
 def network(width: int = 8) -> nn.Module:
@@ -25,41 +25,34 @@ def network(width: int = 8) -> nn.Module:
 
 
 FILTERS = {
-    "weighted": lambda p: ol.WeightedParticleFilter(
-        p, torch.optim.Adam(p.parameters(), lr=0.01), min_ess=2
+    "weighted": partial(gradient_filter, optimizer=OPTIMIZERS["adam"], min_ess=2),
+    "weighted sgd": partial(
+        gradient_filter, optimizer=OPTIMIZERS["momentum"], weighting="linearized"
     ),
-    "weighted sgd": lambda p: ol.WeightedParticleFilter(
-        p, torch.optim.SGD(p.parameters(), lr=0.1, momentum=0.9), weighting="linearized"
+    "averaging": partial(gradient_filter, kind=ol.AveragingParticles),
+    "bootstrap": lambda make, n, seed: ol.BootstrapParticleFilter(
+        ol.Ensemble(make, n, seed=seed), perturbation=0.1, variant="sir"
     ),
-    "averaging": lambda p: ol.AveragingParticles(p, torch.optim.SGD(p.parameters(), lr=0.1)),
-    "bootstrap": lambda p: ol.BootstrapParticleFilter(p, perturbation=0.1, variant="sir"),
 }
+DATA = list(batches(6, (5, 4)))
 
 
 def make(name: str = "weighted", seed: int = 0, n: int = 4, width: int = 8):
-    return FILTERS[name](ol.Ensemble(lambda: network(width), n, seed=seed))
-
-
-def train(pf, start: int, steps: int) -> None:
-    for number in range(start, start + steps):
-        generator = torch.Generator().manual_seed(number)
-        x = torch.randn(5, 4, generator=generator)
-        y = torch.randint(0, 3, (5,), generator=generator)
-        pf.step(lambda x=x, y=y: cross_entropy(pf.particles(x), y))
+    return FILTERS[name](lambda: network(width), n, seed=seed)
 
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_a_loaded_filter_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     """Into a filter that started from another seed; and saving disturbs nothing."""
     uninterrupted, saved = make(name), make(name)
-    train(uninterrupted, 0, 6)
-    train(saved, 0, 3)
+    train(uninterrupted, DATA)
+    train(saved, DATA[:3])
     path = ol.save(tmp_path / "filter.safetensors", saved)
     assert digest(ol.load(path)) == digest(saved.state_dict())
     resumed = ol.load(path, into=make(name, seed=1))
     x = torch.randn(3, 4)
     for pf in (saved, resumed):
-        train(pf, 3, 3)
+        train(pf, DATA[3:])
         assert digest(pf.state_dict()) == digest(uninterrupted.state_dict())
         assert torch.equal(pf.predict(x), uninterrupted.predict(x))
 
@@ -68,16 +61,16 @@ def test_a_loaded_filter_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
 def test_what_was_saved_on_a_gpu_goes_on_without_one(name: str) -> None:
     """There a recorded step has changed how the optimizer works."""
     uninterrupted, resumed = make(name), make(name)
-    train(uninterrupted, 0, 3)
+    train(uninterrupted, DATA[:3])
     state = copy.deepcopy(uninterrupted.state_dict())
     for group in state["optimizer"]["param_groups"]:
         group["lr"] = torch.tensor(group["lr"], dtype=torch.float64)
         group.update({"capturable": True} if "capturable" in group else {"fused": True})
     resumed.load_state_dict(state)
     for pf in (uninterrupted, resumed):
-        train(pf, 3, 3)
+        train(pf, DATA[3:])
     # torch's fused kernel rounds otherwise
-    torch.testing.assert_close(resumed.log_weights, uninterrupted.log_weights, rtol=0, atol=1e-5)
+    assert_close(resumed.log_weights, uninterrupted.log_weights, rtol=0, atol=1e-5)
 
 
 def refused(pf, path: Path, message: str) -> None:

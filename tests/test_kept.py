@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.common import assert_identical, normal
 from torch import Tensor, nn
 
 import orderless as ol
@@ -14,14 +14,14 @@ SHARE = 1 / 4
 
 
 def data(count: int = 400) -> tuple[Tensor, Tensor]:
-    x = torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
+    x = normal(count, 3)
     return x, (x.sum(1) > 0).long()
 
 
-def fed(x: Tensor, y: Tensor, order: Tensor, size: int) -> ol.KeptSample:
-    kept = ol.KeptSample(SHARE)
-    for rows in order.split(size):
-        kept.add(x[rows], y[rows])
+def fed(x: Tensor, y: Tensor, size: int = 50, **options: object) -> ol.KeptSample:
+    kept = ol.KeptSample(options.pop("share", SHARE), **options)
+    for batch in zip(x.split(size), y.split(size), strict=True):
+        kept.add(*batch)
     return kept
 
 
@@ -29,56 +29,53 @@ def same(a: ol.KeptSample, b: ol.KeptSample) -> bool:
     return all(map(torch.equal, a.samples(), b.samples()))
 
 
-def test_no_order_and_no_batching_changes_what_is_kept() -> None:
+def test_no_order_and_no_batching_changes_what_is_kept():
     x, y = data()
-    whole = fed(x, y, torch.arange(400), 400)
-    for seed, size in ((1, 1), (2, 7), (3, 100)):
+    whole = fed(x, y)
+    for seed, size in ((1, 1), (2, 7), (3, 400)):
         order = torch.randperm(400, generator=torch.Generator().manual_seed(seed))
-        assert same(fed(x, y, order, size), whole)
-    assert same(fed(x, y, y.argsort(), 10), whole)
+        assert same(fed(x[order], y[order], size), whole)
+    assert same(fed(x[y.argsort()], y.sort()[0]), whole)
 
 
-def test_the_share_is_kept_and_both_classes_get_theirs() -> None:
+def test_the_share_is_kept_and_both_classes_get_theirs():
     x, y = data(8000)
-    kept = fed(x, y, torch.arange(8000), 8000)
+    kept, other = fed(x, y), fed(x, y, key="another")
     deviation = (8000 * SHARE * (1 - SHARE)) ** 0.5
     assert abs(len(kept) - 8000 * SHARE) < 4 * deviation
     ones = int(kept.samples()[1].sum())
     assert abs(ones - int(y.sum()) * SHARE) < 4 * deviation
-    other = ol.KeptSample(SHARE, key="another")
-    other.add(x, y)
-    both = {*map(tuple, other.samples()[0].tolist())} & {*map(tuple, kept.samples()[0].tolist())}
-    assert abs(len(both) - 8000 * SHARE**2) < 4 * (8000 * SHARE**2) ** 0.5  # independent choices
-    everything = ol.KeptSample(1)
-    everything.add(x, y)
-    assert len(everything) == 8000
+    ours, theirs = ({*map(tuple, each.samples()[0].tolist())} for each in (kept, other))
+    both = 8000 * SHARE**2
+    assert abs(len(ours & theirs) - both) < 4 * both**0.5  # independent choices
+    assert len(fed(x, y, share=1)) == 8000
 
 
-def test_what_is_kept_are_samples_with_their_own_labels() -> None:
+def test_what_is_kept_are_samples_with_their_own_labels():
     x, y = data()
     labels = dict(zip(map(tuple, x.tolist()), y.tolist(), strict=True))
-    kept_x, kept_y = fed(x, y, torch.arange(400), 50).samples()
+    kept_x, kept_y = fed(x, y).samples()
     assert [labels[tuple(row)] for row in kept_x.tolist()] == kept_y.tolist()
 
 
-def test_what_is_forgotten_was_never_there() -> None:
+def test_what_is_forgotten_was_never_there():
     x, y = data()
-    kept = fed(x, y, torch.arange(400), 400)
+    kept = fed(x, y)
     kept.forget(x[100:], y[100:])
-    assert same(kept, fed(x[:100], y[:100], torch.arange(100), 100))
-    before = kept.samples()
+    first = fed(x[:100], y[:100])
+    assert same(kept, first)
     with pytest.raises(ValueError, match="never added"):
         kept.forget(x, y)  # the last 300 are gone already
-    assert all(map(torch.equal, kept.samples(), before))
+    assert same(kept, first)
     kept.forget(x[:100], y[:100])
     assert len(kept) == 0
     with pytest.raises(ValueError, match="nothing is kept yet"):
         kept.samples()
 
 
-def test_equal_samples_count_as_often_as_they_came() -> None:
+def test_equal_samples_count_as_often_as_they_came():
     x, y = data(50)
-    once, twice = fed(x, y, torch.arange(50), 50), fed(x, y, torch.arange(50), 50)
+    once, twice = fed(x, y), fed(x, y)
     twice.add(x, y)
     assert len(twice) == 2 * len(once)
     assert torch.equal(twice.samples()[0], once.samples()[0].repeat_interleave(2, dim=0))
@@ -86,21 +83,18 @@ def test_equal_samples_count_as_often_as_they_came() -> None:
     assert same(twice, once)
 
 
-def test_a_sum_has_the_samples_of_both() -> None:
+def test_a_sum_has_the_samples_of_both():
     x, y = data()
-    a, b = (fed(x[part], y[part], torch.arange(200), 50) for part in (slice(200), slice(200, 400)))
+    a, b = fed(x[:200], y[:200]), fed(x[200:], y[200:])
     lengths = len(a), len(b)
-    assert same(a + b, fed(x, y, torch.arange(400), 400)) and same(b + a, a + b)
+    assert same(a + b, fed(x, y)) and same(b + a, a + b)
     assert (len(a), len(b)) == lengths
     assert same(a + ol.KeptSample(SHARE), a) and same(ol.KeptSample(SHARE) + a, a)
-    for other in (ol.KeptSample(0.5), ol.KeptSample(SHARE, key="another")):
-        with pytest.raises(ValueError, match="the same share and key"):
-            a + other
 
 
-def test_it_goes_on_from_a_file(tmp_path) -> None:
+def test_it_goes_on_from_a_file(tmp_path):
     x, y = data()
-    kept = fed(x[:200], y[:200], torch.arange(200), 200)
+    kept = fed(x[:200], y[:200])
     kept.add(x[:20], y[:20])
     ol.save(tmp_path / "kept", kept)
     again = ol.load(tmp_path / "kept", into=ol.KeptSample())
@@ -110,8 +104,6 @@ def test_it_goes_on_from_a_file(tmp_path) -> None:
     assert same(again, kept) and again.share == SHARE
     ol.save(tmp_path / "none", ol.KeptSample(SHARE))
     assert len(ol.load(tmp_path / "none", into=again)) == 0
-    with pytest.raises(ValueError, match="not of a KeptSample"):
-        again.load_state_dict({"kind": "ExactHead"})
 
 
 def test_zeros_have_one_sign() -> None:
@@ -121,23 +113,31 @@ def test_zeros_have_one_sign() -> None:
     assert [str(each.samples()[0]) for each in (positive, negative)] == ["tensor([[0., 0.]])"] * 2
 
 
-def test_mistakes_are_sentences() -> None:
-    x, y = data(40)
-    kept = fed(x, y, torch.arange(40), 10)
-    for share in (0, -1, 1.5, float("nan")):
-        with pytest.raises(ValueError, match=r"share must lie above 0"):
-            ol.KeptSample(share)
-    with pytest.raises(RuntimeError, match="Expected size 40 but got size 4"):
-        kept.add(x, y[:4])
-    for other in (x.double(), x[:, :2]):
-        before = kept.samples()
-        with pytest.raises(ValueError, match=r"one shape and type, got .*float32 \[3\]"):
-            kept.add(other, y)
-        with pytest.raises(ValueError, match=r"one shape and type, got .*float32 \[3\]"):
-            kept + fed(other, y, torch.arange(40), 10)
-        assert all(map(torch.equal, kept.samples(), before))
-    with pytest.raises(TypeError, match=r"must be tensors, got ndarray and Tensor"):
-        kept.add(x.numpy(), y)
+X, Y = data(40)
+MISTAKES = {
+    **{
+        f"share {share}": (lambda kept, share=share: ol.KeptSample(share), "share must lie above 0")
+        for share in (0, -1, 1.5, float("nan"))
+    },
+    "few labels": (lambda kept: kept.add(X, Y[:4]), "Expected size 40 but got size 4"),
+    "another type": (lambda kept: kept.add(X.double(), Y), r"type, got .*float32 \[3\]"),
+    "another shape": (lambda kept: kept.add(X[:, :2], Y), r"one shape and type, got .*"),
+    "a sum of types": (lambda kept: kept + fed(X.double(), Y), r"type, got .*float32 \[3\]"),
+    "a sum of shapes": (lambda kept: kept + fed(X[:, :2], Y), r"type, got .*float32 \[3\]"),
+    "a sum of shares": (lambda kept: kept + fed(X, Y, share=0.5), "the same share and key"),
+    "a sum of keys": (lambda kept: kept + fed(X, Y, key="another"), "the same share and key"),
+    "an array": (lambda kept: kept.add(X.numpy(), Y), "must be tensors, got ndarray and Tensor"),
+    "a state": (lambda kept: kept.load_state_dict({"kind": "ExactHead"}), "not of a KeptSample"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_sentences_and_change_nothing(name):
+    mistake, words = MISTAKES[name]
+    kept = fed(X, Y)
+    with pytest.raises((ValueError, TypeError, RuntimeError), match=words):
+        mistake(kept)
+    assert same(kept, fed(X, Y))
 
 
 def trained(kept: ol.KeptSample) -> nn.Module:
@@ -153,10 +153,10 @@ def trained(kept: ol.KeptSample) -> nn.Module:
     return network
 
 
-def test_a_network_trained_on_it_has_the_same_bits_for_every_stream() -> None:
+def test_a_network_trained_on_it_has_the_same_bits_for_every_stream():
     x, y = data()
-    by_class = trained(fed(x, y, y.argsort(), 40))
-    one_by_one = trained(fed(x, y, torch.from_numpy(np.random.default_rng(0).permutation(400)), 1))
-    pairs = zip(by_class.parameters(), one_by_one.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
+    order = torch.randperm(400)
+    by_class = trained(fed(x[y.argsort()], y.sort()[0]))
+    one_by_one = trained(fed(x[order], y[order], 1))
+    assert_identical(by_class.state_dict(), one_by_one.state_dict())
     assert float((by_class(x).argmax(1) == y).double().mean()) > 0.9

@@ -66,17 +66,28 @@ def test_a_whole_weight_is_repetition() -> None:
     assert np.array_equal(halves.scale, repeated.scale)
 
 
-def test_mistakes_are_sentences() -> None:
-    with pytest.raises(ValueError, match="at least one row"):
-        _ = ol.ExactScaler().mean
-    with pytest.raises(ValueError, match="finite numbers"):
-        ol.ExactScaler().add([[np.nan]])
-    with pytest.raises(ValueError, match=r"got shape \[2\]"):
-        ol.ExactScaler().add([1.0, 2.0])
-    for weights in ([0.3, 1.0], [1.0], [17.0, 1.0], [-1.0, 1.0]):
-        with pytest.raises(ValueError, match="multiples of 1/16"):
-            ol.ExactScaler().add([[1.0], [2.0]], weights)
-    with pytest.raises(ValueError, match="2 columns cannot be added to 1"):
-        ol.ExactScaler().add([[1.0]]).add([[1.0, 2.0]])
-    with pytest.raises(ValueError, match="2 columns cannot be added to 1"):
-        ol.ExactScaler().add([[1.0]]) + ol.ExactScaler().add([[1.0, 2.0]])
+ONE = ol.ExactScaler().add([[1.0]])
+MISTAKES = {
+    "no row": (lambda: ol.ExactScaler().mean, "at least one row"),
+    "NaN": (lambda: ol.ExactScaler().add([[np.nan]]), "finite numbers"),
+    "no table": (lambda: ol.ExactScaler().add([1.0, 2.0]), r"got shape \[2\]"),
+    "more columns": (lambda: ONE.add([[1.0, 2.0]]), "2 columns cannot be added to 1"),
+    "a sum": (
+        lambda: ONE + ol.ExactScaler().add([[1.0, 2.0]]),
+        "2 columns cannot be added to 1",
+    ),
+    **{
+        f"weights {weights}": (
+            lambda weights=weights: ol.ExactScaler().add([[1.0], [2.0]], weights),
+            "multiples of 1/16",
+        )
+        for weights in ([0.3, 1.0], [1.0], [17.0, 1.0], [-1.0, 1.0])
+    },
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_sentences(name):
+    mistake, words = MISTAKES[name]
+    with pytest.raises(ValueError, match=words):
+        mistake()
