@@ -135,31 +135,31 @@ class Recipe:
     def targets(self, answers: Sequence[Any], names: Sequence[str] = ()) -> Tensor:
         """Names of classes as labels, or values in units of the spread `[B]`."""
         names = names or [f"sample {number}" for number in range(len(answers))]
-        pairs = list(zip(answers, names, strict=True))
-        for answer, name in pairs:
-            if answer is None:
-                where = f"in column {self.label!r}" if self.label else "as its folder"
-                raise DataError(f"{name} has no {'value' if self.spread else 'class'} {where}")
-        if self.spread:
-            return torch.tensor([self._scaled(*pair) for pair in pairs], dtype=torch.float64)
         labels = {name: label for label, name in enumerate(self.classes)}
-        for answer, name in pairs:
-            if answer not in labels:
-                raise DataError(
-                    f"{name} has the label {answer!r}, which is none of "
-                    f"{', '.join(self.classes[:5])}{', ...' if len(labels) > 5 else ''}: no class "
-                    "can be added to a head, nor by --like; fit a new one with all classes"
-                )
-        return torch.tensor([labels[answer] for answer in answers])
+        pairs = zip(answers, names, strict=True)
+        found = [self._target(answer, name, labels) for answer, name in pairs]
+        return torch.tensor(found, dtype=torch.float64 if self.spread else torch.int64)
 
-    def _scaled(self, answer: float, name: str) -> float:
-        scaled = (answer - self.center) / self.spread
-        if abs(scaled) > TARGET_LIMIT:
+    def _target(self, answer: Any, name: str, labels: dict[str, int]) -> float:
+        """A known class as its label, or a value in units of the spread."""
+        if answer is None:
+            where = f"in column {self.label!r}" if self.label else "as its folder"
+            raise DataError(f"{name} has no {'value' if self.spread else 'class'} {where}")
+        if self.spread:
+            scaled: float = (answer - self.center) / self.spread
+            if abs(scaled) <= TARGET_LIMIT:
+                return scaled
             raise DataError(
                 f"{name} has the value {answer:g}, which lies too far from those of the head's "
                 f"first data ({self.center:g} +- {self.spread:g}): fit a new head"
             )
-        return scaled
+        if answer in labels:
+            return labels[answer]
+        raise DataError(
+            f"{name} has the label {answer!r}, which is none of "
+            f"{', '.join(self.classes[:5])}{', ...' if len(labels) > 5 else ''}: no class "
+            "can be added to a head, nor by --like; fit a new one with all classes"
+        )
 
 
 def _make_map(recipe: Recipe) -> nn.Module:
