@@ -100,8 +100,27 @@ def test_loops_over_layers_reach_them() -> None:
     particles(torch.ones(5, 6))
     assert seen == [(5, 3)]
     assert "Linear(in_features=6, out_features=8, bias=True)" in repr(particles)
-    with pytest.raises(RuntimeError, match="cannot run for several particles at once"):
-        torch.optim.swa_utils.update_bn([torch.ones(4, 6)], particles)  # momentum=None
+
+
+def test_averages_of_batches_are_those_of_each_network() -> None:
+    """`update_bn` averages over all batches, by a number that a layer reads: one at a time."""
+    particles = ol.Ensemble(network, 3)
+    data = list(torch.randn(5, 20, 6))
+    expected = [batch @ particles[1][0].weight.T + particles[1][0].bias for batch in data]
+    with pytest.raises(RuntimeError, match="update_bn every network"):
+        torch.optim.swa_utils.update_bn(data, particles)
+    particles = ol.Ensemble(network, 3)
+    for i, module in enumerate(particles[i] for i in range(3)):
+        torch.optim.swa_utils.update_bn(data, module)
+        particles.load_particle(i, module)
+    means = torch.stack(expected).mean((0, 1))
+    torch.testing.assert_close(particles.get_buffer("1.running_mean")[1], means)
+
+
+def test_particles_without_numbers_say_so() -> None:
+    particles = ol.Ensemble(network, 3, device="meta")
+    with pytest.raises(RuntimeError, match="on the meta device, which holds no numbers"):
+        particles(torch.ones(4, 6, device="meta"))
 
 
 class Stateful(nn.Module):

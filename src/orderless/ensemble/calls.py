@@ -115,10 +115,22 @@ def _joined(*parts: Any) -> Any:
 
 def explain(error: RuntimeError, network: nn.Module) -> None:
     """Raise a message about the network for an error of `vmap`."""
-    first = str(error).split(". ")[0]
-    if "vmap" in first or "Batching rule" in first:
+    if any(parameter.is_meta for parameter in network.parameters()):
         raise RuntimeError(
-            f"{type(network).__name__} cannot run for several particles at once: its forward pass "
-            "does what torch.vmap does not, such as a branch on a tensor's value, .item(), or "
-            f"writing into a tensor that it made ({first})"
+            "the particles are on the meta device, which holds no numbers: make them on cpu or cuda"
         ) from error
+    first = str(error).split(". ")[0]
+    if "vmap" not in first and "Batching rule" not in first:
+        return
+    why = (
+        "its forward pass does what torch.vmap does not, such as a branch on a tensor's value, "
+        f".item(), or writing into a tensor that it made ({first})"
+    )
+    if any(getattr(layer, "momentum", 0.0) is None for layer in network.modules()):
+        why = (
+            "its BatchNorm has momentum=None (update_bn sets it) and reads a count: give it a "
+            "momentum, or update_bn every network = particles[i] and load_particle(i, network)"
+        )
+    raise RuntimeError(
+        f"{type(network).__name__} cannot run for several particles at once: {why}"
+    ) from error
