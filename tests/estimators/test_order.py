@@ -61,22 +61,6 @@ def test_estimators_fitted_in_several_threads_are_equal(iris) -> None:
         assert all(np.array_equal(answers, alone) for answers in pool.map(fitted, range(12)))
 
 
-@pytest.mark.parametrize("features", ["relu", "linear"])
-def test_a_stream_of_sentences_sorted_by_class_is_the_shuffled_stream(features: str) -> None:
-    """Numbers as sentence embeddings have them: 384 columns, length 1."""
-    draw = np.random.default_rng(0)
-    y = np.arange(400) % 20
-    X = draw.normal(size=(20, 384))[y] + draw.normal(size=(400, 384))
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
-    streams = []
-    for order in (np.argsort(y), draw.permutation(400)):
-        model = ExactClassifier(features, input_scale=384**-0.5, random_state=0)
-        for rows in np.split(order, 4):
-            model.partial_fit(X[rows], y[rows])
-        streams.append(model)
-    assert same_answers(*streams, X) and streams[0].score(X, y) > 0.95
-
-
 def test_new_labels_in_small_batches_are_no_regression(recwarn) -> None:
     model = ExactClassifier("linear", input_scale=1.0)
     for label in range(5):

@@ -85,16 +85,10 @@ def random_walk(operations: int, seed: int, ledger: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*are clipped")
+@pytest.mark.parametrize("operations", [60, pytest.param(10_000, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("ledger", [False, True])
-def test_additions_deletions_and_merges_leave_no_trace(ledger: bool) -> None:
-    random_walk(60, 0, ledger)
-
-
-@pytest.mark.sweep
-@pytest.mark.filterwarnings("ignore:.*are clipped")
-@pytest.mark.parametrize("ledger", [False, True])
-def test_ten_thousand_additions_deletions_and_merges_leave_no_trace(ledger: bool) -> None:
-    random_walk(10_000, 2, ledger)
+def test_additions_deletions_and_merges_leave_no_trace(ledger, operations):
+    random_walk(operations, 0, ledger)
 
 
 # ---------------------------------------------------------------------- deletion

@@ -1,4 +1,4 @@
-"""Linear losses, where the weighted filter is exact Bayes; smooth ones, where it nearly is."""
+"""Linear losses, where the weighted filter is exact Bayes."""
 
 import copy
 from functools import partial
@@ -74,37 +74,6 @@ def test_loss_scale_multiplies_the_loss_in_the_weights_only(weighting):
     assert torch.equal(plain.particles.x, scaled.particles.x)
     expected = (3.0 * plain.log_weights).log_softmax(0)
     assert_close(scaled.log_weights, expected, rtol=0, atol=1e-12)
-
-
-class Curved(Point):
-    """A smooth, non-linear loss: waves along the data's directions in a shallow bowl."""
-
-    def forward(self, g: torch.Tensor) -> torch.Tensor:
-        return torch.cos(g @ self.x).mean() + 0.1 * (self.x - g[0]).square().sum()
-
-
-def order_gap(sigma2: float, weighting: str) -> tuple[float, float]:
-    data = normal(2, 6, 3, seed=5, dtype=torch.float64)
-    ends = []
-    for order in ((0, 1), (1, 0)):
-        options = {"weighting": weighting, "dtype": torch.float64}
-        pf = gradient_filter(Curved, 4, partial(SGD, lr=sigma2), **options)
-        for i in order:
-            pf.step(lambda pf=pf, i=i: pf.particles(data[i]))
-        ends.append((pf.particles.x.detach(), pf.log_weights))
-    (x1, w1), (x2, w2) = ends
-    return (x1 - x2).norm().item(), (w1 - w2).norm().item()
-
-
-@pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
-def test_the_gap_between_two_orders_falls_with_the_square_of_sigma2(weighting):
-    """O(sigma^4): halving sigma^2 divides it by 4, up to the next order (10% at this size)."""
-    positions, weights = order_gap(0.01, weighting)
-    half_positions, half_weights = order_gap(0.005, weighting)
-    assert positions > 1e-6
-    assert weights > 1e-6
-    assert positions / half_positions == pytest.approx(4, rel=0.1)
-    assert weights / half_weights == pytest.approx(4, rel=0.1)
 
 
 def test_identical_particles_keep_uniform_weights():
