@@ -53,7 +53,8 @@ def expert_train(
     for name, value in (("steps", steps), ("episodes", episodes)):
         if value < 1:
             raise UserError(f"{name} must be at least 1, got {value}")
-    path, store = out / f"{known_game(game)}.safetensors", Store(out / f"{game}.training")
+    path = out / f"{known_game(game)}.safetensors"
+    store = Store(out / f"{game}.training")
     training = ExpertTraining(
         game,
         levels=levels,
@@ -74,7 +75,8 @@ def expert_train(
         except INVALID_STATE as error:
             message = f"{out} holds a checkpoint, but {error}: use another --out"
             raise UserError(message) from None
-        before, saved = training.steps, time.monotonic()
+        before = training.steps
+        saved = time.monotonic()
 
         def tell() -> None:
             nonlocal saved
@@ -136,7 +138,9 @@ def expert_collect(
     from ..rl.tasks import transitions_folder
     from ..rl.transitions import collect, read_transitions, transitions_path
 
-    played, where, trained = parse_levels(levels), find_device(device), load_expert(game, expert)
+    played = parse_levels(levels)
+    where = find_device(device)
+    trained = load_expert(game, expert)
     collected = {}
     with Countdown() as progress:
         for place, level in enumerate(played):

@@ -156,7 +156,8 @@ def curves(table: Table, record: str, key: str, label: str) -> Figure:
             continue
         lines = {key: look[key] for key in ("label", "color", "linestyle")}
         axes.plot(values.index, values.mean(axis=1), **lines)
-        low, high = values.min(axis=1), values.max(axis=1)
+        low = values.min(axis=1)
+        high = values.max(axis=1)
         axes.fill_between(values.index, low, high, color=look["color"], alpha=0.13, linewidth=0)
     end = axes.dataLim.x1
     tasks = len(table.cells[0].order)

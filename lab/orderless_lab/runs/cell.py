@@ -72,26 +72,12 @@ class Recorded(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Measured(Recorded):
-    """The mean return of some episodes."""
-
-    mean: Finite
-    standard_error: Finite
-    episodes: Whole | None = None
-
-
 class ExpertFacts(Recorded):
-    """The expert of behaviour cloning. `returns`: levels -> policy -> mean return."""
+    """The expert of behaviour cloning: a checksum, its mean return on each level of the cell, and
+    whatever its file says of how it was trained."""
 
-    game: str | None = None
-    levels: Whole
-    network: str
-    seed: Whole | None = None
-    envs: Whole | None = None
-    rollout: Whole | None = None
-    precision: str | None = None
-    steps: Whole
-    returns: dict[str, dict[str, Measured]]
+    model_config = ConfigDict(extra="allow")
+
     digest: str = ""
     level_returns: Row = []
 

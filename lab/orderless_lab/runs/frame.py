@@ -28,11 +28,6 @@ class Run:
     directory: Path
     cells: tuple[CellRecord, ...]
 
-    def tables(self) -> dict[Table, list[CellRecord]]:
-        """The cells by (benchmark, variant, preset)."""
-        groups = itertools.groupby(self.cells, lambda cell: cell.table)
-        return {table: list(cells) for table, cells in groups}
-
     def to_frame(self) -> pd.DataFrame:
         """One row per cell and task: what was run, and the scores; `place` is the task's, from 1.
 

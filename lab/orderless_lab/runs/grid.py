@@ -231,7 +231,9 @@ def run_grids(
         if ray is None
         else ray.launch(missing, job, listener)
     )
-    for item, record, _ in finished:
+    for item, record, warned in finished:
+        for message in warned:
+            warnings.warn(message, stacklevel=2)
         if record is None:
             listener.say(f"{item.cell.title} is computed by another run")
         else:

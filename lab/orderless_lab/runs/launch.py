@@ -211,10 +211,7 @@ def in_processes(
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
-                finished = future.result()
-                for message in finished.warned:
-                    warnings.warn(message, stacklevel=2)
-                yield finished
+                yield future.result()
     except BrokenProcessPool:
         raise StoreError(
             f"a worker process was killed, perhaps for lack of memory: use fewer than {workers}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 import socket
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,8 +72,6 @@ class Ray:
                 f"{item.cell.name} was lost {RETRIES + 1} times with its worker "
                 f"({type(error).__name__}), perhaps for lack of memory; the same command resumes"
             ) from None
-        for message in done.warned:
-            warnings.warn(message, stacklevel=2)
         store = Store(item.directory)
         name = item.cell.name
         if done.record is not None and not store.cell_path(name).exists():

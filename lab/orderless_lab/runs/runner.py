@@ -281,7 +281,8 @@ def displacement(particles: Ensemble, initial: Iterable[Tensor]) -> list[float]:
 
 def loss_areas(trace: dict[str, list[float]], counts: list[int]) -> list[float | None]:
     """Mean training loss over each task: the area under its learning curve, per step."""
-    steps, losses = np.array(trace["step"]), np.array(trace["loss"])
+    steps = np.array(trace["step"])
+    losses = np.array(trace["loss"])
     ends = np.cumsum([0, *counts])
     parts = [losses[(steps > a) & (steps <= b)] for a, b in itertools.pairwise(ends)]
     return [finite(float(part.mean())) if len(part) else None for part in parts]

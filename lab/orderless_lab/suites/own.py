@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,21 +19,16 @@ from orderless.tasks import Task
 
 from .base import Outline, Preset
 from .scenario import Kind, Scenario, to_unit
-from .supervised import SCENARIOS, SupervisedSettings, SupervisedSuite
+from .supervised import SCENARIOS, SupervisedSuite
 
 HELD_OUT = 0.2  # share of a task without test data
 MOST_OUTPUTS = 256  # records keep predictions as bytes
-
-
-class OwnSettings(SupervisedSettings):
-    """Settings of a user's own tasks."""
 
 
 @dataclass
 class OwnSuite(SupervisedSuite):
     """The suite of the tasks at `module:name`."""
 
-    settings: ClassVar[type[SupervisedSettings]] = OwnSettings
     label: str = field(init=False)
     description: str = field(default="your own tasks", init=False)
     _scenarios: dict[str, Scenario] = field(default_factory=dict, init=False, repr=False)
@@ -175,10 +170,12 @@ def _task_of(training: Any, test: Any, *, name: str, relabel: bool) -> Task:
 
     With `relabel`, the labels in ascending order become 0, 1, ...
     """
-    (x, y), (x_test, y_test) = _read(training), _read(test)
+    x, y = _read(training)
+    x_test, y_test = _read(test)
     if relabel:
         known = torch.cat([y, y_test]).unique()
-        y, y_test = torch.searchsorted(known, y), torch.searchsorted(known, y_test)
+        y = torch.searchsorted(known, y)
+        y_test = torch.searchsorted(known, y_test)
     return Task(x, y, x_test, y_test, name)
 
 

@@ -65,9 +65,11 @@ class Scenario:
             raise ValueError("a scenario needs at least one task, got none")
         if any(task.values for task in tasks):
             raise ValueError("labels of a scenario must be integers (classes), got floats")
-        self.tasks, self.name = list(tasks), name
+        self.tasks = list(tasks)
+        self.name = name
         self.kind: Kind = kind
-        self.augment, self.transform = augment, transform
+        self.augment = augment
+        self.transform = transform
         shapes = {tuple(x.shape[1:]) for task in self.tasks for x in (task.x, task.x_test)}
         devices = {x.device for task in self.tasks for x in (task.x, task.x_test)}
         if len(shapes) > 1 or len(devices) > 1:
@@ -142,7 +144,8 @@ class Scenario:
                 generator = keyed_generator("validation", identity, label)
                 held[members[torch.randperm(len(members), generator=generator)[:count]]] = True
             held = held.to(self.device)
-            x, y = task.x, task.y
+            x = task.x
+            y = task.y
             tasks.append(replace(task, x=x[~held], y=y[~held], x_test=x[held], y_test=y[held]))
         return self.with_tasks(tasks)
 

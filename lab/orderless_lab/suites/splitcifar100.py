@@ -145,7 +145,7 @@ class SplitCIFAR100Suite(SupervisedSuite):
     def presets(self, variant: str) -> Mapping[str, Preset]:
         make = self.settings
         strong = {"assign": "random", "optimizer": "adam", "iterations": 2000, "particles": 1}
-        small = {"network": "wide", "hidden": 16, "augment": "none", "iterations": 150}
+        small = {"network": "wide", "hidden": 16, "augment": "none", "iterations": 200}
         small |= {"lr": 0.1, "particles": 4, "fisher_samples": 50}
         return {
             "table1": Preset(make(lr=1e-2), 10, 3),

@@ -129,11 +129,13 @@ def split_into_tasks(
     device: torch.device | str,
 ) -> list[Task]:
     """A task for each group of the classes in (x, y, x_test, y_test)."""
-    (x, y, x_test, y_test), tasks = data, []
+    x, y, x_test, y_test = data
+    tasks = []
     for group, name in zip(groups, names, strict=True):
         label = torch.full((1 + int(y.max()),), -1)
         label[list(group)] = torch.arange(len(group))
-        train, test = label[y] >= 0, label[y_test] >= 0
+        train = label[y] >= 0
+        test = label[y_test] >= 0
         tasks.append(Task(x[train], label[y[train]], x_test[test], label[y_test[test]], name=name))
     if validation:
         tasks = Scenario(tasks).validation(validation).tasks

@@ -40,7 +40,7 @@ def test_a_run_is_written_by_the_store_and_read_as_it_was(tmp_path):
         ({"task_names": ["one"]}, "task_names"),
         ({"predictions": ["no base64"]}, "predictions"),
         ({"trace": {"ess": {}}}, "trace.ess"),
-        ({"expert": {"network": "x"}}, "expert.levels"),
+        ({"expert": {"level_returns": "x"}}, "expert.level_returns"),
         ({"described": {"name": "x", "style": {"colour": "red;", "marker": "o"}}}, "described"),
         ({"benchmark": None}, "benchmark"),
         ({"scores": {}}, "scores.particles"),

@@ -27,7 +27,8 @@ class ContinualLearner(ABC):
     parts: tuple[str, ...] = ("filter",)  # the attributes in the state, unless they are None
 
     def __init__(self, scenario: Scenario, filter: Predictor) -> None:
-        self.scenario, self.filter = scenario, filter
+        self.scenario = scenario
+        self.filter = filter
         self.seen: list[int] = []
 
     @abstractmethod
@@ -104,7 +105,9 @@ class Learner(ContinualLearner):
         joint: bool = False,
     ) -> None:
         super().__init__(scenario, filter)
-        self.consolidation, self.replay, self.joint = consolidation, replay, joint
+        self.consolidation = consolidation
+        self.replay = replay
+        self.joint = joint
         if consolidation is not None:
             register(consolidation, filter, closed)
         self._cross_entropy = per_particle(F.cross_entropy)
@@ -149,7 +152,8 @@ class Learner(ContinualLearner):
     def _name_the_past(self, consolidation: Consolidation) -> None:
         """Tell the consolidation the scale or the outputs of past tasks, as in van de Ven et al.
         (2022). This must precede the recording of a step, which cannot read from the host."""
-        past, active = self.seen[:-1], self.scenario.active
+        past = self.seen[:-1]
+        active = self.scenario.active
         if not past or self.scenario.kind == "domain":
             consolidation.begin_task(scale=float(len(past)))
         elif self.scenario.kind == "task":

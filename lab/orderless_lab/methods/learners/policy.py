@@ -26,7 +26,8 @@ class PolicyLearner:
         seed: int = 0,
         consolidation: EWC | None = None,
     ) -> None:
-        self.filter, self.consolidation = filter, consolidation
+        self.filter = filter
+        self.consolidation = consolidation
         if consolidation is not None:
             register(consolidation, filter, None)
         self.ppo = PPO(filter, env, settings, seed=seed)
@@ -65,7 +66,8 @@ class PolicyLearner:
 
     def experience(self) -> tuple[Tensor, Tensor]:
         """Frames `[B, ...]` and actions `[B]` of the last rollout, in random order."""
-        frames, actions = self.rollout.observations.flatten(0, 1), self.rollout.actions.flatten()
+        frames = self.rollout.observations.flatten(0, 1)
+        actions = self.rollout.actions.flatten()
         # a permutation that no epoch of the update used
         order = self.ppo.shuffle(len(actions), place=self.ppo.settings.epochs)
         order = order[self.rollout.valid.flatten()[order]]

@@ -16,16 +16,19 @@ class Reservoir:
     def __init__(self, capacity: int, seed: int) -> None:
         if capacity < 1:
             raise ValueError(f"the replay buffer must hold at least 1 sample, got {capacity}")
-        self.capacity, self.count = capacity, 0
+        self.capacity = capacity
+        self.count = 0
         self.stored: tuple[Tensor, ...] = ()
         self._generator = torch.Generator().manual_seed(seed)
 
     def mix(self, *batch: Tensor) -> tuple[Tensor, ...]:
         """Append stored samples to the batch; afterwards the batch may enter the store."""
-        mixed, device = batch, batch[0].device
+        mixed = batch
+        device = batch[0].device
         if self.count:
             self.stored = tuple(s.to(device) for s in self.stored)  # on the host after a resume
-            held, size = min(self.count, self.capacity), (len(batch[0]),)
+            held = min(self.count, self.capacity)
+            size = (len(batch[0]),)
             chosen = torch.randint(held, size, generator=self._generator).to(device)
             pairs = zip(batch, self.stored, strict=True)
             mixed = tuple(torch.cat([b, stored[chosen]]) for b, stored in pairs)
@@ -50,5 +53,6 @@ class Reservoir:
         return {"count": self.count, "stored": list(self.stored), "generator": generator}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count, self.stored = state["count"], tuple(state["stored"])
+        self.count = state["count"]
+        self.stored = tuple(state["stored"])
         self._generator.set_state(state["generator"])
