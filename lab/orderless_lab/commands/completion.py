@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from ..rl.games import GAMES
+from ..suites import BENCHMARKS
 
 Completion = Callable[[str], list[str]]
 
@@ -31,9 +32,7 @@ def methods(incomplete: str) -> list[str]:
 
 
 def benchmarks(incomplete: str) -> list[str]:
-    from ..suites.registry import SUITES
-
-    return matching(SUITES, incomplete)
+    return matching(BENCHMARKS, incomplete)
 
 
 def presets(incomplete: str) -> list[str]:

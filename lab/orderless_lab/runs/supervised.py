@@ -51,30 +51,29 @@ class SupervisedRunner(CellRunner):
 
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         self.learner.begin_task(seen)
-        for batch in self._batches(seen):
+        scenario = self.learner.scenario
+        drawn = {
+            "batch_size": self.settings.batch_size,
+            "iterations": count,
+            "seed": self.settings.seed_of_batches(self.cell.seed),
+            "start": self.progress.batch,
+        }
+        batches: Iterator[tuple[Tensor, ...]]
+        if self.learner.joint:
+            batches = scenario.joint_batches(seen, **drawn)  # with the task of each sample
+        else:
+            batches = scenario.batches(seen[-1], **drawn)
+        for batch in batches:
             self._learn(batch, count)
             yield
 
     def _count(self, seen: list[int]) -> int:
-        learned = seen if self.learner.joint else seen[-1]
-        return self.tasks.n_batches(learned, **self._cut(seen))
-
-    def _cut(self, seen: list[int]) -> dict[str, Any]:
-        """The options that divide a stage's data into batches."""
-        settings = self.settings
-        steps = settings.iterations
-        if steps is not None and self.learner.joint:
-            steps = len(seen) * steps
-        return {"batch_size": settings.batch_size, "epochs": settings.epochs, "iterations": steps}
-
-    def _batches(self, seen: list[int]) -> Iterator[tuple[Tensor, ...]]:
-        """Batches (x, y), and with joint training the task of each sample."""
-        options = self._cut(seen)
-        options["seed"] = self.settings.seed_of_batches(self.cell.seed)
-        options["start"] = self.progress.batch
-        if self.learner.joint:
-            return self.learner.scenario.joint_batches(seen, **options)
-        return self.learner.scenario.batches(seen[-1], **options)
+        s = self.settings
+        joint = self.learner.joint
+        steps = s.iterations
+        if joint and steps is not None:
+            steps *= len(seen)
+        return self.tasks.n_batches(seen if joint else seen[-1], s.batch_size, s.epochs, steps)
 
     def _learn(self, batch: tuple[Tensor, ...], count: int) -> None:
         progress = self.progress

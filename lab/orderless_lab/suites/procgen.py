@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,15 +151,13 @@ class ProcgenSuite(Suite):
 
     unit: ClassVar[Literal["accuracy", "return"]] = "return"
     variant_name: ClassVar[str] = "game"
+    # the settings of the presets `demo`, `gpu` and `paper` that are not shared
+    sizes: ClassVar[dict[str, dict[str, Any]]]
     variants: tuple[str, ...] = GAMES
-
-    @abstractmethod
-    def sizes(self) -> dict[str, dict[str, Any]]:
-        """The settings of the presets `demo`, `gpu` and `paper` that are not shared."""
 
     def presets(self, variant: str) -> Mapping[str, Preset]:
         make = self.settings
-        sizes = self.sizes()
+        sizes = self.sizes
         small = {"network": "compact", "particles": 4, "levels": "0-1", "precision": "float32"}
         # enough levels to tell methods apart: their differences vary from level to level
         twelve = {"levels": TWELVE[variant], "orders": "random", "seeds_by": "order"}
@@ -198,10 +195,11 @@ class CloningSuite(ProcgenSuite):
     scores: ClassVar[tuple[str, ...]] = ("particles", "probs")
     usual_method: ClassVar[str] = "bc"
 
-    def sizes(self) -> dict[str, dict[str, Any]]:
-        small = {"transitions": 2048, "batch_size": 64, "episodes": 8}
-        large = {"transitions": 100_000, "epochs": 20}
-        return {"demo": small, "gpu": {**large, "episodes": 64}, "paper": large}
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
+        "demo": {"transitions": 2048, "batch_size": 64, "episodes": 8},
+        "gpu": {"transitions": 100_000, "epochs": 20, "episodes": 64},
+        "paper": {"transitions": 100_000, "epochs": 20},
+    }
 
     def load(
         self, variant: str, settings: Any, seed: int, root: str | None, device: str
@@ -229,10 +227,12 @@ class LifelongSuite(ProcgenSuite):
     runner = LifelongRunner
     usual_method: ClassVar[str] = "ppo"
 
-    def sizes(self) -> dict[str, dict[str, Any]]:
-        small = {"steps_per_level": 6144, "envs": 16, "rollout": 64, "fisher_samples": 256}
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
+        "demo": {"steps_per_level": 6144, "envs": 16, "rollout": 64, "fisher_samples": 256},
         # four times as many updates as with ProcGen's 256 steps, since the budget is short
-        return {"demo": small, "gpu": {"rollout": 64}, "paper": {"steps_per_level": 2_000_000}}
+        "gpu": {"rollout": 64},
+        "paper": {"steps_per_level": 2_000_000},
+    }
 
     def load(
         self, variant: str, settings: Any, seed: int, root: str | None, device: str

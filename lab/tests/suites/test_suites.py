@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from orderless.cli.main import app
 from orderless_lab.methods import METHODS
 from orderless_lab.runs import Store
-from orderless_lab.suites import SUITES, find_suite
+from orderless_lab.suites import BENCHMARKS, SUITES, find_suite
 
 PAGE = Path(__file__).parents[3] / "docs" / "your-own-benchmark.md"
 CLASSIFIED = ("splitmnist", "splitcifar100", "intents")
@@ -91,3 +91,9 @@ def test_a_benchmark_is_one_file_and_one_registration(tmp_path, monkeypatch):
         assert min(just_learned) > 0.9  # the preset `own` learns
     finally:
         SUITES.pop("digits", None)
+
+
+def test_a_benchmark_of_the_lab_is_registered_and_named_in_the_help_by_one_line():
+    assert {name: SUITES[name].name for name in BENCHMARKS} == {name: name for name in BENCHMARKS}
+    said = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).stdout
+    assert all(name in said for name in BENCHMARKS)
