@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -26,8 +27,8 @@ class Countdown:
         self._every = 0.1 if self.on_a_terminal else every
         self._said = time.monotonic()
         self._begun = self._said
-        self._first: int | None = None
-        self._done = 0
+        self._first = 0
+        self._done = math.inf  # nothing has begun
 
     def __enter__(self) -> Self:
         return self
@@ -40,7 +41,7 @@ class Countdown:
         """Show `done` of `total` items. What was done at first took no time; if fewer are done than
         before, something else has begun."""
         now = time.monotonic()
-        if self._first is None or done < self._done:
+        if done < self._done:
             self._begun = now
             self._first = done
         self._done = done
