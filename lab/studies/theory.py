@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial, reduce
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -200,12 +200,16 @@ def bounds_table(length: int = 4) -> str:
         runs = losses, losses[::-1]
         ends = [reduce(update, run, start) for run in runs]
         for reading, represent in readings.items():
-            how: Any = {"discrepancy": D, "represent": represent}
-            found = theory.constants_of_swaps(update, start, losses, backwards, **how)
-            swaps = theory.adjacent_swaps(backwards)
-            bound = theory.theorem_1(found.C, found.epsilon, length, swaps)
-            follow = partial(theory.constants_of_trajectory, update, start, represent(start), **how)
-            along = [follow(run) for run in runs]
+            found = theory.constants_of_swaps(
+                update, start, losses, backwards, D, represent=represent
+            )
+            bound = theory.theorem_1(found.C, found.epsilon, length, length * (length - 1) // 2)
+            along = [
+                theory.constants_of_trajectory(
+                    update, start, represent(start), run, D, represent=represent
+                )
+                for run in runs
+            ]
             C = max(constants.C for constants in along)
             epsilon = max(constants.epsilon for constants in along)
             direct = theory.direct_bound(C, epsilon, length)
@@ -248,8 +252,7 @@ def draw(curves: Mapping[str, theory.OrderDependence], gaps: Mapping[str, np.nda
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python lab/studies/theory.py", description=__doc__)
-    figure = Path("discrepancy_vs_swaps.png")
-    parser.add_argument("--figure", type=Path, default=figure, help="where to write it")
+    parser.add_argument("--figure", type=Path, default=Path("discrepancy_vs_swaps.png"))
     parser.add_argument("--orders", type=int, default=4, help="orders per number of swaps")
     options = parser.parse_args(arguments)
     if options.orders < 1:
