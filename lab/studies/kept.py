@@ -13,24 +13,25 @@ in the JSON are not computed again.
 """
 
 import argparse
-import json
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from record import write
-from torch import Tensor, nn
+from record import Cell, Cells, grid, write
+from torch import Tensor
 
 import orderless as ol
+from orderless import metrics
 from orderless_lab.suites import SplitMNIST
+from orderless_lab.suites.supervised import mlp
 
 SHARES = {"1/64": 1 / 64, "1/32": 1 / 32, "1/16": 1 / 16, "1/8": 1 / 8, "1/4": 1 / 4}
 ORDERS = [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]]
 BATCH = 128
 RATE = 0.1
 Stream = list[tuple[Tensor, Tensor]]
-Cell = dict[str, object]
 
 
 def stream(tasks: list[ol.Task], order: list[int], seed: int) -> Stream:
@@ -43,25 +44,19 @@ def stream(tasks: list[ol.Task], order: list[int], seed: int) -> Stream:
     return batches
 
 
-def images(x: Tensor) -> Tensor:
-    return x.flatten(1).float() / 255
-
-
 class Network:
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
-        hidden = nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU()
-        self.model = nn.Sequential(*hidden, nn.Linear(400, 10))
+        self.model = mlp(784, 400, 10)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         self.optimizer.zero_grad()
-        F.cross_entropy(self.model(images(x)), y).backward()
+        F.cross_entropy(self.predict(x), y).backward()
         self.optimizer.step()
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        return self.model(images(x))
+        return self.model(x.float() / 255)
 
 
 class Reservoir:
@@ -147,16 +142,13 @@ def run(method: str, share: str, tasks: list[ol.Task], order: list[int], seed: i
         learner, kept = with_kept_sample(batches, SHARES[share], seed)
     else:
         learner, kept = with_replay(batches, SHARES[share], seed)
-    outputs = [learner.predict(task.x_test) for task in tasks]
+    with torch.no_grad():
+        outputs = [learner.predict(task.x_test) for task in tasks]
     right = [
         (o.argmax(1) == task.y_test).double().mean().item()
         for o, task in zip(outputs, tasks, strict=True)
     ]
     return {
-        "method": method,
-        "share": share,
-        "seed": seed,
-        "order": order,
         "kept": kept,
         "scores": right,
         "digest": ol.io.digest(outputs),
@@ -168,18 +160,16 @@ def means(cells: list[Cell]) -> list[Cell]:
     rows = []
     for method, share in dict.fromkeys((c["method"], c["share"]) for c in cells):
         members = [c for c in cells if (c["method"], c["share"]) == (method, share)]
-        seeds = sorted({c["seed"] for c in members})
-        by_seed = [[c for c in members if c["seed"] == seed] for seed in seeds]
-        scores = [torch.tensor([c["scores"] for c in of_seed]).double() for of_seed in by_seed]
-        deviations = torch.stack([s.var(0, correction=0).mean() for s in scores])
+        scores = grid(members, "scores")
+        digests = grid(members, "digest")
         rows.append(
             {
                 "method": method,
                 "share": share,
                 "kept": members[0]["kept"],
-                "average": 100 * torch.cat(scores).mean().item(),
-                "order_deviation": 100 * deviations.mean().sqrt().item(),
-                "equal_bits": all(len({c["digest"] for c in of_seed}) == 1 for of_seed in by_seed),
+                "average": 100 * metrics.average(scores),
+                "order_deviation": 100 * metrics.order_variance(scores) ** 0.5,
+                "equal_bits": bool((digests == digests[:, :1]).all()),
                 "runs": len(members),
             }
         )
@@ -197,21 +187,17 @@ def main() -> None:
         count = len(task.y) if given.samples is None else given.samples // 5
         y, y_test = task.y[:count] + 2 * k, task.y_test + 2 * k
         tasks.append(ol.Task(task.x[:count], y, task.x_test, y_test, task.name))
-    cells: list[Cell] = []
-    if given.json and given.json.is_file():
-        cells = json.loads(given.json.read_text())["cells"]
-    done = [[c["method"], c["share"], c["seed"], c["order"]] for c in cells]
+    cells = Cells(given.json)
     todo = [(method, share) for share in SHARES for method in ("kept sample", "experience replay")]
     todo.append(("exact head", "sums"))
     for seed in range(given.seeds):
         for method, share in todo:
             for order in ORDERS:
-                if [method, share, seed, order] in done:
-                    continue
-                cells.append(run(method, share, tasks, order, seed))
-                print(json.dumps(cells[-1]), flush=True)
-                write(given.json, {"rows": means(cells), "cells": cells})
-    for row in means(cells):
+                key = {"method": method, "share": share, "seed": seed, "order": order}
+                cells.get(key, partial(run, method, share, tasks, order, seed))
+    rows = means(cells.rows)
+    write(given.json, {"rows": rows, "cells": cells.rows})
+    for row in rows:
         print(row)
 
 

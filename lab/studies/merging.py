@@ -1,6 +1,7 @@
 """Merging networks that were trained apart: to what should the prior pull?
 
-    python lab/studies/merging.py [--widths 400] [--blocks 5] [--seeds 2] [--device cpu] [--json FILE]
+    python lab/studies/merging.py [--widths 400] [--blocks 5] [--seeds 2] [--device cpu]
+        [--json FILE]
 
 Every block of the data trains its own network from one start W_0; a layer's merged weights are
 
@@ -19,35 +20,26 @@ are in the JSON already are not computed again.
 
 import argparse
 import copy
-import json
+import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from record import write
+from record import Cell, Cells, write
 from torch import Tensor, nn
 
 from orderless_lab.datasets import load_mnist
+from orderless_lab.suites.supervised import mlp
 
 RATIOS = {"1/1000": 1e-3, "1/100": 1e-2, "1/10": 0.1, "1": 1.0}
 ANCHORS = ("start", "sum")
 BATCH = 32
-KEY = ("split", "scenario", "network", "width", "blocks", "passes", "seed")
+KEY = ("split", "scenario", "network", "width", "blocks", "passes")  # and the seed
 
 Data = tuple[Tensor, Tensor]
 Weights = dict[str, Tensor]  # a matrix [inputs + 1, outputs] for each layer
-
-
-def mlp(width: int, outputs: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(784, width),
-        nn.ReLU(),
-        nn.Linear(width, width),
-        nn.ReLU(),
-        nn.Linear(width, outputs),
-    )
 
 
 def cnn(width: int, outputs: int) -> nn.Module:
@@ -61,7 +53,7 @@ def cnn(width: int, outputs: int) -> nn.Module:
     )
 
 
-NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {"mlp": mlp, "cnn": cnn}
+NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {"mlp": partial(mlp, 784), "cnn": cnn}
 
 
 def layers_of(network: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
@@ -175,8 +167,9 @@ def blocks_of(data: Data, digits: Tensor, split: str, count: int) -> list[Data]:
     return [(x[which == k], y[which == k]) for k in range(count)]
 
 
-def run(split: str, scenario: str, width: int, count: int, seed: int, given) -> dict:
+def run(key: Cell, given: argparse.Namespace) -> Cell:
     """Accuracy on held-out and test data of every way to use the blocks."""
+    seed = key["seed"]
     (x, digits), (x_test, digits_test) = load_mnist(None)
     shuffled = torch.randperm(len(digits), generator=torch.Generator().manual_seed(seed))
     shuffled = shuffled[: given.samples]
@@ -184,13 +177,13 @@ def run(split: str, scenario: str, width: int, count: int, seed: int, given) -> 
     x_test = x_test.float().div(127.5).sub(1).view(-1, 1, 28, 28).to(given.device)
     digits = digits[shuffled].to(given.device)
     digits_test = digits_test.to(given.device)
-    outputs = 10 if scenario == "class" else 2
+    outputs = 10 if key["scenario"] == "class" else 2
     y = digits % outputs
     cut = len(y) * 9 // 10
     data = x[:cut], y[:cut]
     scored = {"held_out": (x[cut:], y[cut:]), "test": (x_test, digits_test % outputs)}
-    blocks = blocks_of(data, digits[:cut], split, count)
-    start = make_start(NETWORKS[given.network], width, outputs, seed).to(given.device)
+    blocks = blocks_of(data, digits[:cut], key["split"], key["blocks"])
+    start = make_start(NETWORKS[key["network"]], key["width"], outputs, seed).to(given.device)
     networks = [train(copy.deepcopy(start), b, outputs, given, seed) for b in blocks]
     grams = [input_moments(n, b[0]) for n, b in zip(networks, blocks, strict=True)]
     sequential = copy.deepcopy(start)
@@ -202,31 +195,25 @@ def run(split: str, scenario: str, width: int, count: int, seed: int, given) -> 
     }
     for anchor, by_ratio in merged(start, networks, grams).items():
         ways |= {f"{anchor} {ratio}": network for ratio, network in by_ratio.items()}
-    names = {"split": split, "scenario": scenario, "network": given.network, "width": width}
     return {
-        **names,
-        "blocks": count,
-        "passes": given.passes,
-        "seed": seed,
         "lr": given.lr,
         "hidden_lr": given.hidden_lr,
         **{part: {w: accuracy(n, d) for w, n in ways.items()} for part, d in scored.items()},
     }
 
 
-def means(rows: list[dict]) -> list[dict]:
+def means(rows: list[Cell]) -> list[Cell]:
     """The rows averaged over seeds; `seed` is the number of seeds."""
-    groups: dict[tuple, list[dict]] = {}
+    groups: dict[tuple, list[Cell]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[name] for name in KEY[:-1]), []).append(row)
-    return [
-        dict(zip(KEY, [*key, len(own)], strict=True))
-        | {
-            part: {way: sum(row[part][way] for row in own) / len(own) for way in own[0][part]}
-            for part in ("held_out", "test")
-        }
-        for key, own in groups.items()
-    ]
+        groups.setdefault(tuple(row[name] for name in KEY), []).append(row)
+    averaged = []
+    for key, own in groups.items():
+        mean: Cell = {**dict(zip(KEY, key, strict=True)), "seed": len(own)}
+        for part in ("held_out", "test"):
+            mean[part] = {w: sum(row[part][w] for row in own) / len(own) for w in own[0][part]}
+        averaged.append(mean)
+    return averaged
 
 
 def main() -> None:
@@ -244,20 +231,20 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    rows = []
-    if given.json and given.json.is_file():
-        rows = json.loads(given.json.read_text())["rows"]
-    for width in given.widths:
-        for count in given.blocks:
-            for split in given.splits:
-                for scenario in given.scenarios:
-                    for seed in range(given.seeds):
-                        key = [split, scenario, given.network, width, count, given.passes, seed]
-                        if any([row[name] for name in KEY] == key for row in rows):
-                            continue
-                        rows.append(run(split, scenario, width, count, seed, given))
-                        print(json.dumps(rows[-1]), flush=True)
-                        write(given.json, {"means": means(rows), "rows": rows}, given.device)
+    rows = Cells(given.json, "rows", given.device)
+    places = given.widths, given.blocks, given.splits, given.scenarios, range(given.seeds)
+    for width, count, split, scenario, seed in itertools.product(*places):
+        key = {
+            "split": split,
+            "scenario": scenario,
+            "network": given.network,
+            "width": width,
+            "blocks": count,
+            "passes": given.passes,
+            "seed": seed,
+        }
+        rows.get(key, partial(run, key, given))
+    write(given.json, {"means": means(rows.rows), "rows": rows.rows}, given.device)
 
 
 if __name__ == "__main__":

@@ -13,19 +13,18 @@ the JSON are not computed again.
 """
 
 import argparse
-import json
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from record import write
-from torch import Tensor, nn
+from record import Cell, Cells, orders, write
+from torch import Tensor
 
 import orderless as ol
 from orderless_lab.suites import SplitMNIST
-
-Cell = dict[str, object]
+from orderless_lab.suites.supervised import mlp
 
 PAPER = {"weighted": (72.0, 0.002), "averaging": (53.4, 0.012), "gradient descent": (48.7, 0.032)}
 AS_THE_CODE = {
@@ -36,23 +35,6 @@ AS_THE_CODE = {
 SCORINGS = (
     "weighted logits", "averaged logits", "weighted accuracy", "mean accuracy", "one particle"
 )  # fmt: skip
-
-
-def network() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(784, 400),
-        nn.ReLU(),
-        nn.Linear(400, 400),
-        nn.ReLU(),
-        nn.Linear(400, 2),
-    )
-
-
-def orders(count: int, tasks: int) -> list[list[int]]:
-    """The tasks as numbered, then random permutations."""
-    generator = torch.Generator().manual_seed(0)
-    shuffled = [torch.randperm(tasks, generator=generator).tolist() for _ in range(count - 1)]
-    return [list(range(tasks)), *shuffled]
 
 
 def initial(init: str) -> str | ol.Perturb:
@@ -79,6 +61,7 @@ def run(tasks: list[ol.Task], order: list[int], seed: int, given: argparse.Names
     """Train on the tasks in this order: the scores of every task, by scoring."""
     start = time.perf_counter()
     init = initial(given.init)
+    network = partial(mlp, 784, 400, 2)
     particles = ol.Ensemble(network, given.particles, init, seed=seed, device=given.device)
     optimizer = torch.optim.SGD(particles.parameters(), lr=given.lr)
     pf = ol.WeightedParticleFilter(particles, optimizer)
@@ -92,8 +75,6 @@ def run(tasks: list[ol.Task], order: list[int], seed: int, given: argparse.Names
             pf.step(lambda x=x, y=y: loss(particles(x), y))
     each = [scores(pf.weights, pf.outputs(task.x_test), task.y_test) for task in tasks]
     return {
-        "seed": seed,
-        "order": order,
         **{name: [score[name] for score in each] for name in SCORINGS},
         "ess": pf.ess.item(),
         "seconds": time.perf_counter() - start,
@@ -154,18 +135,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     tasks = load(given.held_out, given.device)
-    cells: list[Cell] = []
-    if given.json and given.json.is_file():
-        cells = json.loads(given.json.read_text())["cells"]
+    cells = Cells(given.json, device=given.device)
     for order in orders(given.orders, len(tasks)):
         for seed in range(given.seeds):
-            if any(cell["seed"] == seed and cell["order"] == order for cell in cells):
-                continue
-            cells.append(run(tasks, order, seed, given))
-            print(json.dumps(cells[-1]), flush=True)
-            write(given.json, {"cells": cells}, given.device)
-    table = summary(cells)
-    write(given.json, {"rows": table, "cells": cells}, given.device)
+            cells.get({"seed": seed, "order": order}, partial(run, tasks, order, seed, given))
+    table = summary(cells.rows)
+    write(given.json, {"rows": table, "cells": cells.rows}, given.device)
     show(table)
 
 
