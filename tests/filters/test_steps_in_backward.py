@@ -53,36 +53,23 @@ def test_a_bias_moves_by_its_own_learning_rate(rates: tuple[float, float]) -> No
     assert_steps_are_those_of_the_loop(mlp, by_kind)
 
 
-class Tied(nn.Module):
-    """The output layer is the embedding; two weights have one bias, one weight two biases."""
+class Shared(nn.Module):
+    """Two weights have one bias, one weight two biases, one layer is used twice and, on a single
+    vector, by hand. (Embeddings that are tied to layers are in test_same_as_a_loop.py.)"""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(3, 6)
-        self.a = nn.Linear(6, 6)
-        self.b = nn.Linear(6, 6)
-        self.c = nn.Linear(6, 6)
+        self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
         self.b.bias = self.a.bias
         self.c.weight = self.a.weight
-        self.outlet = nn.Linear(6, 3, bias=False)
-        self.outlet.weight = self.embedding.weight
+        self.outlet = nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = self.embedding(x[:, :3].argmax(1))
-        return self.outlet(self.c(torch.tanh(self.b(torch.tanh(self.a(tokens))))) + x)
-
-
-class UsedTwice(nn.Module):
-    """One layer twice, on `[B, T, I]`, on a single vector, and by hand."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = torch.tanh(self.b(self.a(x.unflatten(1, (2, 3))))).flatten(1)
-        vector = F.linear(hidden[0, :4], self.b.weight, self.b.bias)
-        return F.linear(input=hidden + vector.repeat(2), weight=self.c.weight, bias=self.c.bias)
+        hidden = torch.tanh(self.c(torch.tanh(self.b(torch.tanh(self.a(x))))))
+        vector = F.linear(hidden[0], self.b.weight, self.b.bias)
+        return F.linear(
+            input=self.a(hidden) + vector, weight=self.outlet.weight, bias=self.outlet.bias
+        )
 
 
 class FromParameters(nn.Module):
@@ -137,8 +124,7 @@ def between(layer: nn.Module) -> nn.Module:
 
 
 NETWORKS = {
-    "tied": Tied,
-    "used twice": UsedTwice,
+    "shared": Shared,
     "fed by parameters": FromParameters,
     "weight read": lambda: ReadsItsWeight(lambda layer, x: layer.weight.detach().square().sum()),
     "weight used": lambda: ReadsItsWeight(lambda a, x: F.linear(x, a.weight.detach()).mean()),
