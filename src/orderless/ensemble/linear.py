@@ -15,8 +15,9 @@ x, as in the first layer, its outputs y = x W^T + b are then known without W,
 
     y <- y - (sigma^2 x x^T + sigma_b^2) delta
 
-with sigma_b^2 the bias's own rate. That costs B rather than I products for each output. It is
-correct if x, W and b are in the same memory as then and nobody has written there: their version.
+with sigma_b^2 the bias's own rate. That costs B rather than I products for each output, and is
+taken on a CPU (on a GPU it was never measured). It is correct if x, W and b are in the same memory
+as then and nobody has written there, which their versions tell.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class BatchedLinear(torch.autograd.Function):
         ctx.save_for_backward(x, weight, cast)
         ctx.parameters = weight, bias
         y = _product(x, cast, bias)
-        shared = x.stride(0) == 0 and x.shape[1] < x.shape[2] and cast is weight
-        ctx.outputs = y.detach() if shared else None
+        cheaper = x.stride(0) == 0 and x.shape[1] < x.shape[2] and x.is_cpu
+        ctx.outputs = y.detach() if cheaper and cast is weight else None
         return y
 
     @staticmethod
