@@ -119,16 +119,14 @@ def reweigh(
     alive: Tensor,
     failed: Tensor,
     steps: Tensor,
-) -> Tensor:
+) -> None:
     """`ParticleFilter.reweigh` in one kernel; all but the first two arguments change in place."""
     # torch broadcasts one number to all particles; the kernel reads an entry for each
     log_likelihood, candidates = (
         tensor.expand_as(log_weights).contiguous() for tensor in (log_likelihood, candidates)
     )
-    survivors = torch.empty_like(candidates)
-    as_bytes = [t.view(torch.uint8) for t in (candidates, alive, failed, survivors)]
+    as_bytes = [tensor.view(torch.uint8) for tensor in (candidates, alive, failed)]
     kernels.reweigh[(1,)](
         log_likelihood, as_bytes[0], log_weights, log_evidence, as_bytes[1], as_bytes[2], steps,
-        as_bytes[3], len(log_weights), BLOCK=padded(len(log_weights)),
+        len(log_weights), BLOCK=padded(len(log_weights)),
     )  # fmt: skip
-    return survivors

@@ -73,15 +73,14 @@ def cross_entropy(
 
 @triton.jit
 def reweigh(
-    log_likelihood, candidates, log_weights, log_evidence, alive, failed, steps, survivors,
-    n, BLOCK: tl.constexpr,
+    log_likelihood, candidates, log_weights, log_evidence, alive, failed, steps, n,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     infinity = float("inf")
     i = tl.arange(0, BLOCK)
     inside = i < n
     gain = tl.load(log_likelihood + i, mask=inside, other=infinity)
     lives = (tl.load(candidates + i, mask=inside, other=0) != 0) & (tl.abs(gain) < infinity)
-    tl.store(survivors + i, lives.to(tl.uint8), mask=inside)
     grown = tl.load(log_weights + i, mask=inside, other=0.0) + tl.where(lives, gain, 0.0)
     grown = tl.where(lives, grown, -infinity)
     top = tl.max(grown, 0)

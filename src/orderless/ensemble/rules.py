@@ -124,14 +124,10 @@ def _by_a_registered_rule(function: Any, args: tuple[Any, ...], kwargs: dict[str
     if not any(differs) or any(named):
         return NotImplemented
     for rule in _REGISTERED[function]:
-        result = _with_particle_axis(partial(_with_options, rule, kwargs), *args)
+        result = _with_particle_axis(partial(rule, **kwargs), *args)
         if result is not NotImplemented:
             return result
     return NotImplemented
-
-
-def _with_options(rule: Any, options: dict[str, Any], n: int, dims: Any, *args: Any) -> Any:
-    return rule(n, dims, *args, **options)
 
 
 class ParticleRules(TorchFunctionMode):
