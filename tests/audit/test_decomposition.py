@@ -22,12 +22,6 @@ def test_the_parts_of_a_grid_worked_out_by_hand() -> None:
     assert (parts.order_variance, parts.seed_variance, parts.variance) == (5, 10, 14)
 
 
-def test_equal_orders_have_an_order_variance_of_exactly_zero() -> None:
-    parts = decompose(np.repeat(scores_of(3, 1, 5), 7, axis=1))
-    assert parts.order_variance == 0.0 and parts.p_value == 1.0
-    assert parts.interaction == pytest.approx(0.0, abs=1e-15)
-
-
 def test_all_relabellings_of_a_small_audit_are_counted() -> None:
     scores = scores_of(3, 3, 2, seed=4)
 

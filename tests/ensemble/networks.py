@@ -64,9 +64,9 @@ class Tokens(nn.Module):
         self.outlet = nn.Linear(8, 7, bias=False)
         self.outlet.weight = self.embedding.weight
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+    def forward(self, tokens: Tensor) -> dict[str, Tensor]:
         hidden = self.embedding(tokens)
-        attended, weights = self.attention(hidden, hidden, hidden, attn_mask=mask)
+        attended, weights = self.attention(hidden, hidden, hidden)
         return {"logits": self.outlet(self.norm(hidden + attended)), "attention": weights}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.ensemble.networks import NETWORKS, Tokens, inputs
+from tests.ensemble.networks import NETWORKS, inputs
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.testing import assert_close
@@ -75,16 +75,6 @@ def test_inputs_of_their_own(name: str, way: str) -> None:
     particles = ol.Ensemble(make, 4, **WAYS[way]).double()
     assert_like_members(particles, x.movedim(0, 2).contiguous(), in_dims=(2,))
     assert_close(particles(x, per_particle=True), particles(x, in_dims=0))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_attention_over_embeddings_with_tied_weights(way: str) -> None:
-    particles = ol.Ensemble(Tokens, 4, **WAYS[way]).double()
-    tokens = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(0))
-    mask = torch.triu(torch.full((5, 5), -torch.inf, dtype=torch.float64), 1)
-    assert_like_members(particles, tokens)
-    particles.zero_grad()
-    assert_like_members(particles, tokens, mask=mask)
 
 
 class Attend(nn.Module):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
-from sklearn.datasets import load_diabetes
 from tests.estimators.helpers import FIXED, same_answers, shuffled
 
 from orderless import ExactClassifier, ExactRegressor
@@ -28,19 +25,6 @@ def test_no_order_and_no_batching_changes_a_bit_of_the_classifier(iris) -> None:
     assert same_answers(by_class, whole, X)
 
 
-def test_no_order_changes_a_bit_of_the_regressor() -> None:
-    X, y = load_diabetes(return_X_y=True)
-    options = {"n_features": 32, "random_state": 0, "input_scale": 0.05}
-    options |= {"target_mean": 150.0, "target_scale": 75.0}
-    mean, deviation = ExactRegressor(**options).fit(X, y).predict(X, return_std=True)
-    model = ExactRegressor(**options)
-    mixed_X, mixed_y = shuffled(X, y, 0)
-    for start in range(0, len(X), 50):
-        model.partial_fit(mixed_X[start : start + 50], mixed_y[start : start + 50])
-    again = model.predict(X, return_std=True)
-    assert np.array_equal(again[0], mean) and np.array_equal(again[1], deviation)
-
-
 @pytest.mark.parametrize("kind", [ExactClassifier, ExactRegressor])
 def test_fit_finds_scales_that_do_not_depend_on_the_order_of_the_rows(kind) -> None:
     X = np.random.default_rng(0).lognormal(0, 5, size=(500, 3))  # sums of these do round
@@ -48,17 +32,6 @@ def test_fit_finds_scales_that_do_not_depend_on_the_order_of_the_rows(kind) -> N
     models = [kind(n_features=16, random_state=0).fit(*shuffled(X, y, seed)) for seed in (0, 1)]
     assert np.array_equal(models[0].input_scale_, models[1].input_scale_)
     assert np.array_equal(models[0].predict(X), models[1].predict(X))
-
-
-def test_estimators_fitted_in_several_threads_are_equal(iris) -> None:
-    X, y = iris
-
-    def fitted(_: int) -> np.ndarray:
-        return ExactClassifier(n_features=512, random_state=0).fit(X, y).predict_proba(X)
-
-    alone = fitted(0)
-    with ThreadPoolExecutor(4) as pool:
-        assert all(np.array_equal(answers, alone) for answers in pool.map(fitted, range(12)))
 
 
 def test_new_labels_in_small_batches_are_no_regression(recwarn) -> None:

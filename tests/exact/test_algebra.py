@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -144,43 +143,6 @@ def test_what_was_never_there_is_not_forgotten(calibration):
     assert digest(head.state_dict()) == before
 
 
-# ---------------------------------------------------------------------- the ledger
-
-
-def test_a_ledger_refuses_every_sample_that_is_not_in_and_accepts_every_one_that_is() -> None:
-    """The sums alone accept most of these."""
-    strange = blobs(seed=5)[0]
-    head = fed(X, Y, ledger=True)
-    before = digest(head.state_dict())
-    for row in range(40):
-        one = slice(row, row + 1)
-        for x, y in ((strange[one], Y[one]), (X[one], (Y[one] + 1) % 10)):
-            with pytest.raises(ValueError, match="'ledger' show"):
-                head.forget(x, y)
-        with pytest.raises(ValueError, match="ledger"):
-            head.forget(X[one], Y[one], sample_weight=1.0625)
-    assert digest(head.state_dict()) == before
-    for row in range(len(X)):
-        head.forget(X[row : row + 1], Y[row : row + 1])
-    assert head.samples == 0
-
-
-def test_a_ledger_is_added_saved_and_dropped_with_its_head(tmp_path: Path):
-    halves = [fed(X[rows], Y[rows], ledger=True) for rows in (slice(150), slice(150, 300))]
-    both = halves[0] + halves[1]
-    assert same_sums(both, fed(X, Y, ledger=True)) and same_sums(both - halves[1], halves[0])
-    assert sum(tensor.nbytes for tensor in halves[0].sums.counted["ledger"]) == 16 * 150
-    path = ol.save(tmp_path / "head", both)
-    again = ol.load(path, into=ol.ExactHead(maps(seed=7), ledger=True))
-    with pytest.raises(ValueError, match="ledger"):
-        again.forget(blobs(3, seed=5)[0], Y[:3])
-    with pytest.raises(ValueError, match="ledger is True here and False there"):
-        both + fed(X, Y)
-    again.drop_ledger()
-    assert same_sums(again, fed(X, Y))
-    assert same_sums(again + fed(X, Y), fed(X, Y) + fed(X, Y))
-
-
 # ---------------------------------------------------------------------- several heads
 
 
@@ -309,16 +271,6 @@ def test_updates_and_predictions_in_several_threads_are_those_of_one() -> None:
 # ---------------------------------------------------------------------- weights
 
 
-def test_a_whole_weight_is_repetition_to_the_bit() -> None:
-    times = torch.arange(300) % 4
-    repeated = fed(X.repeat_interleave(times, 0), Y.repeat_interleave(times))
-    assert same_bits(fed(X, Y, times), repeated)
-    quarters = fed(X, Y, torch.full((300,), 0.25))
-    for _ in range(3):
-        quarters.update(X, Y, sample_weight=0.25)
-    assert same_bits(quarters, fed(X, Y))
-
-
 def test_a_weightless_sample_is_none_and_its_class_is_none() -> None:
     head = fed(X, Y, (Y != 4).double())
     assert same_bits(head, fed(X[Y != 4], Y[Y != 4]))
@@ -331,8 +283,9 @@ def test_a_weightless_sample_is_none_and_its_class_is_none() -> None:
         head.update(X[:2], Y[:2], sample_weight=[1.0, 1.0, 1.0])
 
 
-def test_labels_in_a_ledger_are_not_renamed() -> None:
+def test_a_ledger_has_16_bytes_a_sample_and_its_labels_are_not_renamed():
     head = fed(X, Y, ledger=True)
+    assert sum(tensor.nbytes for tensor in head.sums.counted["ledger"]) == 16 * len(X)
     with pytest.raises(ValueError, match="drop_ledger"):
         head.relabelled(list(range(1, 11)), 11)
     head.drop_ledger()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from functools import partial
 from typing import Any
@@ -85,14 +84,6 @@ def test_no_mode_around_a_call_changes_a_bit(mode: Any, features: str) -> None:
     assert same_bits(head, expected)
     wanted = expected.predict(X), expected.predictive(X).variance, expected.log_evidence
     assert all(map(torch.equal, answers, wanted))
-
-
-def test_copies_and_pickles_are_heads_of_their_own() -> None:
-    head = fed(X, Y)
-    copied = pickle.loads(pickle.dumps(head))
-    assert same_bits(copied, head)
-    copied.update(X[:1], Y[:1])
-    assert (head.samples, copied.samples) == (300, 301)
 
 
 # ---------------------------------------------------------------------- predictions

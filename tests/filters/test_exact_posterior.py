@@ -67,15 +67,6 @@ def test_a_weighed_penalty_is_part_of_the_loss(weighting):
     assert_exact(pf, losses)
 
 
-@pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
-def test_loss_scale_multiplies_the_loss_in_the_weights_only(weighting):
-    plain = run(linear_losses(), weighting)
-    scaled = run(linear_losses(), weighting, loss_scale=3.0)
-    assert torch.equal(plain.particles.x, scaled.particles.x)
-    expected = (3.0 * plain.log_weights).log_softmax(0)
-    assert_close(scaled.log_weights, expected, rtol=0, atol=1e-12)
-
-
 def test_identical_particles_keep_uniform_weights():
     """In float64: a batched product may round the losses of equal particles differently."""
     particles = ol.Ensemble.from_modules([Point().double()] * 7)
