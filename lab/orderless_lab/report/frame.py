@@ -69,9 +69,14 @@ class Row:
         return {(cell.seed, cell.order_index): cell for cell in self.cells}
 
     @cached_property
+    def _sides(self) -> tuple[list[int], list[int]]:
+        """The seeds and the orders of the largest complete block."""
+        return complete_block(self.places)
+
+    @cached_property
     def block(self) -> list[CellRecord]:
         """The cells of the largest complete block, seed by seed."""
-        return [self.places[place] for place in itertools.product(*complete_block(self.places))]
+        return [self.places[place] for place in itertools.product(self.seeds, self.orders)]
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -80,11 +85,11 @@ class Row:
 
     @property
     def seeds(self) -> list[int]:
-        return list(dict.fromkeys(cell.seed for cell in self.block))
+        return self._sides[0]
 
     @property
     def orders(self) -> list[int]:
-        return list(dict.fromkeys(cell.order_index for cell in self.block))
+        return self._sides[1]
 
     @property
     def died(self) -> int:

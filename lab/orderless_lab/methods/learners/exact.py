@@ -74,8 +74,6 @@ class ExactLearner(ContinualLearner):
     ) -> None:
         super().__init__(scenario, filter)
         self.by_task = by_task and scenario.kind != "class"
-        if block < 1:
-            raise UserError(f"exact_block must be at least 1, got {block}")
         self.block = block
         self._gathered: list[tuple[Tensor, Tensor]] = []
 
