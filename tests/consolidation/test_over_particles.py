@@ -68,33 +68,6 @@ def test_particle_i_has_the_same_penalty_alone_as_one_of_many(method):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("method", METHODS)
-def test_the_step_sees_the_penalty_and_the_weights_do_not(method, optimizer):
-    """As a term of the gradient, against torch alone; test_closed_steps.py has the other way."""
-    ensemble = particles()
-    learner = Learner(ensemble, method, optimizer, closed=None if method == "lwf" else False)
-    learner.learn(0)
-    learner.steps(1, 1)
-    x, y = task(1)
-    by_hand = copy.deepcopy(ensemble)
-    plain = OPTIMIZERS[optimizer](by_hand.parameters())
-    plain.load_state_dict(copy.deepcopy(learner.filter.optimizer.state_dict()))
-    total = cross_entropy(ensemble(x), y) + learner.consolidation.penalty(x)
-    gradients = torch.autograd.grad(total.sum(), list(ensemble.parameters()))
-    for parameter, gradient in zip(by_hand.parameters(), gradients, strict=True):
-        parameter.grad = gradient
-    plain.step()
-    before = learner.filter.raw_log_weights.clone()
-
-    info = learner.filter.step(lambda: cross_entropy(ensemble(x), y))
-    assert info.penalty.abs().min() > 0
-    assert_close(ensemble.state_dict(), by_hand.state_dict())
-    energy = (info.loss_before.double() + info.loss_after.double()) / 2
-    expected = torch.log_softmax(before - energy, 0)
-    assert_close(learner.filter.raw_log_weights, expected)
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("method", METHODS)
 def test_registering_is_enough_and_passing_it_too_counts_once(method, optimizer):
     """As a term of the gradient, registered, passed as well or registered twice: to the bit."""
     ends = []
@@ -107,7 +80,7 @@ def test_registering_is_enough_and_passing_it_too_counts_once(method, optimizer)
         learner.learn(0)
         penalty = learner.learn(1)
         assert penalty.abs().min() > 0
-        ends.append([penalty, ensemble.state_dict()])
+        ends.append([penalty, learner.filter.state_dict()])
     for other in ends[1:]:
         assert_identical(other, ends[0])
 

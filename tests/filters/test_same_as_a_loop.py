@@ -157,18 +157,24 @@ def test_the_compiled_step_is_the_step():
 @pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "rmsprop", "asgd"])
 def test_three_closures_a_penalty_clipping_and_a_loss_scale(name, weighting):
-    """All at once, written out for one network after another."""
+    """All at once, written out for one network after another. The closures fill one buffer: the x
+    of the first is gone when the last is called."""
     make_optimizer = OPTIMIZERS[name]
     options = {"loss_scale": 2.5, "max_grad_norm": 0.7, "dtype": torch.float64}
     pf = gradient_filter(mlp, 3, make_optimizer, weighting=weighting, **options)
     modules = copy.deepcopy(list(pf.particles))
     data = list(batches(9, dtype=torch.float64))
     data = [data[:3], data[3:6], data[6:]]
+    buffer = torch.empty(4, 6, dtype=torch.float64)
+
+    def closure(x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(pf.particles(buffer.copy_(x)), y)
+
+    def sizes() -> Tensor:
+        return sum(p.square().flatten(1).sum(1) for p in pf.particles.parameters())
+
     for parts in data:
-        pf.step(
-            [lambda x=x, y=y: cross_entropy(pf.particles(x), y) for x, y in parts],
-            penalty=lambda: sum(p.square().flatten(1).sum(1) for p in pf.particles.parameters()),
-        )
+        pf.step([partial(closure, x, y) for x, y in parts], penalty=sizes)
     log_weights = []
     for module in modules:
         optimizer, log_weight = make_optimizer(module.parameters()), 0.0

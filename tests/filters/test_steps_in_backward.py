@@ -1,25 +1,20 @@
 """Plain SGD takes its steps inside the backward pass of Linear layers, and is a plain loop."""
 
-from functools import partial
-
 import pytest
 import torch
 import torch.nn.functional as F
 from tests.common import (
     OPTIMIZERS,
     assert_like_the_loop,
-    assert_same_networks,
     batches,
     cross_entropy,
     gradient_filter,
-    loop,
     mlp,
     take_step,
 )
 from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.testing import assert_close
 
 import orderless as ol
 from orderless.ensemble import linear
@@ -199,24 +194,6 @@ LOSSES = {
 def test_losses_that_read_the_parameters_see_them_moved(name: str, max_grad_norm) -> None:
     losses = LOSSES[name]
     assert_steps_are_those_of_the_loop(mlp, losses=losses, max_grad_norm=max_grad_norm)
-
-
-def test_closures_may_fill_one_buffer():
-    """Accumulation: x of the first closure is gone when the second has filled the buffer."""
-    pf = weighted()
-    buffer = torch.empty(2, 6, dtype=torch.float64)
-
-    def whole(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(module(x[:2]), y[:2]) + F.cross_entropy(module(x[2:]), y[2:])
-
-    def half(x: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(pf.particles(buffer.copy_(x)), y)
-
-    modules, log_weights = loop(pf.particles, OPTIMIZERS["sgd"], DATA, whole)
-    for x, y in DATA:
-        pf.step([partial(half, x[:2], y[:2]), partial(half, x[2:], y[2:])])
-    assert_same_networks(pf.particles, modules, 1e-9)
-    assert_close(pf.log_weights, log_weights, rtol=0, atol=1e-9)
 
 
 def test_the_first_layers_outputs_after_a_step_need_no_second_product(monkeypatch) -> None:

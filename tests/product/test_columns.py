@@ -3,7 +3,6 @@
 import copy
 import warnings
 from functools import partial
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -118,15 +117,6 @@ def test_nothing_is_decided_by_the_first_batch(network, of_one, link, size) -> N
     trained = float((particles(x)[0].argmax(1) == y).double().mean())
     pf.end_task((x, y))
     assert trained > 0.6 and right(pf, x, y) > trained - 0.02
-
-
-def test_a_closure_is_called_once_a_step():
-    """One that draws its batch from a stream would lose one otherwise."""
-    pf = product()
-    losses = Mock(side_effect=lambda: cross_entropy(pf.particles(X), Y))
-    pf.step(losses)
-    pf.step(losses)
-    assert losses.call_count == 2
 
 
 def test_columns_that_training_did_not_change_are_named():
