@@ -265,6 +265,7 @@ PLAIN = "a,label\n1,0\n2,1\n"
         (PLAIN, "--features linear --count 8", ["--count"]),
         (PLAIN, "--size 32", ["--size"]),
         ("a,lable\n1,0\n2,1\n", "", ["'label'", "did you mean 'lable'?"]),
+        ("a,lable\n1,x\n2,y\n", "", ["'label'", "did you mean 'lable'?"]),
         ("a,label\n1,0\n1e200,1\n", "", ["'a'", "line 3"]),
         ("a,label\n1,0\n,1\n", "", ["'a'", "line 3"]),
         ("a,label\n1,0\n2,\n3,1\n", "", ["'label'", "line 3"]),

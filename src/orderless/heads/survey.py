@@ -45,8 +45,8 @@ def _look_through(recipe: Recipe, files: Files, values: bool) -> tuple[int, Reci
     for path in files.paths:
         for frame in read_table(path, "" if values else label):
             columns = columns or _to_learn_from(list(frame), label)
-            parts = [numbers(frame, name, path) for name in columns]
             answers = column_of(frame, label, path)
+            parts = [numbers(frame, name, path) for name in columns]
             if values:
                 parts.append(numbers(frame, label, path))
             elif answers.isna().any():
