@@ -25,12 +25,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from order_free import load
-from record import Cell, Cells, write
+from record import Cell, Cells, mnist, write
 from torch import Tensor, nn
 
 import orderless as ol
 from orderless import metrics
-from orderless_lab.suites import SplitMNIST
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 WAYS = {
@@ -40,16 +39,6 @@ WAYS = {
 }
 BATCH = 128
 Tasks = list[ol.Task]
-
-
-def mnist(samples: int | None = None) -> Tasks:
-    """SplitMNIST with inputs as float32 in [0, 1]; of each task a share of the samples."""
-    tasks = []
-    for task in SplitMNIST("domain").tasks:
-        count = len(task.y) if samples is None else samples // 5
-        x, x_test = (part.float() / 255 for part in (task.x[:count], task.x_test))
-        tasks.append(ol.Task(x, task.y[:count], x_test, task.y_test, task.name))
-    return tasks
 
 
 def cifar(images: int) -> Tasks:
@@ -93,7 +82,7 @@ def head_row(data: str, tasks: Tasks, features: int, with_tasks: bool) -> Cell:
 
 
 def heads(given: argparse.Namespace) -> None:
-    tasks = mnist(given.samples) if given.data == "mnist" else cifar(given.images)
+    tasks = mnist("domain", given.samples) if given.data == "mnist" else cifar(given.images)
     rows = [head_row(given.data, tasks, given.features, known) for known in (False, True)]
     for row in rows:
         print(row)
@@ -161,12 +150,7 @@ def held_out(task: ol.Task) -> ol.Task:
 
 
 def networks(given: argparse.Namespace) -> None:
-    tasks = mnist(given.samples)
-    if given.scenario == "class":
-        tasks = [
-            ol.Task(t.x, t.y + 2 * k, t.x_test, t.y_test + 2 * k, t.name)
-            for k, t in enumerate(tasks)
-        ]
+    tasks = mnist(given.scenario, given.samples)
     cells = Cells(given.json)
 
     def cell(part: str, way: str, loss: str, lr: float, order: list[int], seed: int) -> Cell:

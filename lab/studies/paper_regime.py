@@ -19,11 +19,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from record import Cell, Cells, orders, write
+from record import Cell, Cells, mnist, orders, write
 from torch import Tensor
 
 import orderless as ol
-from orderless_lab.suites import SplitMNIST
 from orderless_lab.suites.supervised import mlp
 
 PAPER = {"weighted": (72.0, 0.002), "averaging": (53.4, 0.012), "gradient descent": (48.7, 0.032)}
@@ -81,15 +80,6 @@ def run(tasks: list[ol.Task], order: list[int], seed: int, given: argparse.Names
     }
 
 
-def load(held_out: bool, device: str) -> list[ol.Task]:
-    """The tasks with inputs as float32 in [0, 1], flat."""
-    scenario = SplitMNIST("domain", flatten=True, validation=0.1 if held_out else 0.0)
-    return [
-        ol.Task(t.x.float() / 255, t.y, t.x_test.float() / 255, t.y_test, t.name).to(device)
-        for t in scenario.tasks
-    ]
-
-
 def summary(cells: list[Cell]) -> dict[str, dict[str, float | None]]:
     """Average accuracy in % and variances over runs and over orders, by scoring."""
     seeds = torch.tensor([cell["seed"] for cell in cells])
@@ -134,7 +124,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    tasks = load(given.held_out, given.device)
+    split = mnist("domain", validation=0.1 if given.held_out else 0.0)
+    tasks = [task.to(given.device) for task in split]
     cells = Cells(given.json, device=given.device)
     for order in orders(given.orders, len(tasks)):
         for seed in range(given.seeds):

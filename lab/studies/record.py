@@ -1,4 +1,4 @@
-"""What studies share: orders, cells that their JSON has already, and the facts written there."""
+"""What studies share: tasks, orders, cells that their JSON has already, and the facts there."""
 
 import json
 import os
@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-import orderless
+import orderless as ol
+from orderless_lab.runs.store import versions
+from orderless_lab.suites import SplitMNIST
+from orderless_lab.suites.scenario import Kind
 
 Cell = dict[str, Any]
 
@@ -22,6 +25,17 @@ def orders(count: int, tasks: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     shuffled = [torch.randperm(tasks, generator=generator).tolist() for _ in range(count - 1)]
     return [list(range(tasks)), *shuffled]
+
+
+def mnist(kind: Kind, samples: int | None = None, validation: float = 0.0) -> list[ol.Task]:
+    """SplitMNIST with inputs as float32 in [0, 1]; of each task a share of the samples."""
+    split = SplitMNIST(kind, validation=validation)
+    tasks = []
+    for k, name in enumerate(split.task_names):
+        x, y = split.train_set(k)
+        count = len(y) if samples is None else samples // 5
+        tasks.append(ol.Task(x[:count], y[:count], *split.test_set(k), name))
+    return tasks
 
 
 def grid(cells: list[Cell], name: str) -> np.ndarray:
@@ -40,11 +54,7 @@ def facts(device: str = "cpu") -> dict[str, Any]:
         "command": " ".join(["python", f"lab/studies/{Path(sys.argv[0]).name}", *arguments]),
         "machine": machine,
         "threads": torch.get_num_threads(),
-        "versions": {
-            "orderless": orderless.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
+        "versions": versions(),
         "commit": _commit(),
     }
 
@@ -85,6 +95,6 @@ class Cells:
 
 def _commit() -> str:
     """The commit of the library that was imported."""
-    folder = Path(orderless.__file__).parent
+    folder = Path(ol.__file__).parent
     command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
