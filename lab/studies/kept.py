@@ -44,6 +44,11 @@ def stream(tasks: list[ol.Task], order: list[int], seed: int) -> Stream:
     return batches
 
 
+def unit(x: Tensor) -> Tensor:
+    """Images, which a kept sample knows by their bytes, as float32 in [0, 1]."""
+    return x.float() / 255
+
+
 class Network:
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -52,11 +57,11 @@ class Network:
 
     def step(self, x: Tensor, y: Tensor) -> None:
         self.optimizer.zero_grad()
-        F.cross_entropy(self.predict(x), y).backward()
+        F.cross_entropy(self.predict(unit(x)), y).backward()
         self.optimizer.step()
 
     def predict(self, x: Tensor) -> Tensor:
-        return self.model(x.float() / 255)
+        return self.model(x)
 
 
 class Reservoir:
@@ -114,22 +119,12 @@ def with_replay(batches: Stream, share: float, seed: int) -> tuple[Network, int]
     return network, len(store.samples)
 
 
-class Head:
-    def __init__(self, seed: int) -> None:
-        maps = ol.Ensemble(
-            lambda: ol.features.DeadLeaves(1, 28, 64, mirror=False, regions=4), 1, seed=seed
-        )
-        self.head = ol.ExactHead(maps, classes=10)
-
-    def predict(self, x: Tensor) -> Tensor:
-        return self.head.predict(x.float() / 255)
-
-
-def with_exact_head(batches: Stream, seed: int) -> tuple[Head, int]:
-    head = Head(seed)
+def with_exact_head(batches: Stream, seed: int) -> tuple[ol.ExactHead, int]:
+    leaves = partial(ol.features.DeadLeaves, 1, 28, 64, mirror=False, regions=4)
+    head = ol.ExactHead(ol.Ensemble(leaves, 1, seed=seed), classes=10)
     for k in range(0, len(batches), 8):
         x, y = (torch.cat(parts) for parts in zip(*batches[k : k + 8], strict=True))
-        head.head.update(x.float() / 255, y)
+        head.update(unit(x), y)
     return head, sum(len(y) for _, y in batches) // 16
 
 
@@ -143,7 +138,7 @@ def run(method: str, share: str, tasks: list[ol.Task], order: list[int], seed: i
     else:
         learner, kept = with_replay(batches, SHARES[share], seed)
     with torch.no_grad():
-        outputs = [learner.predict(task.x_test) for task in tasks]
+        outputs = [learner.predict(unit(task.x_test)) for task in tasks]
     right = [
         (o.argmax(1) == task.y_test).double().mean().item()
         for o, task in zip(outputs, tasks, strict=True)
