@@ -1,5 +1,7 @@
 """Test, then train: against a plain loop."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -54,23 +56,28 @@ class Odd:
 
 
 FOUR = np.zeros((4, 1)), np.arange(4)
-MISTAKES = {
-    "needs predict": lambda: ol.prequential(object(), []),
-    "4 labels and predictions of shape": lambda: ol.prequential(Odd(), [FOUR] * 2),
-    "class labels, .* got float64": lambda: ol.prequential(
-        Odd(), [(np.zeros((3, 1)), np.zeros(3))] * 2
-    ),
-    "iterable of batches": lambda: ol.prequential(Odd(), FOUR),
-    "iterable of batche": lambda: ol.prequential(Odd(), [*map(torch.from_numpy, FOUR)]),
-    "at least 1, got 0": lambda: ol.prequential(Odd(), []).recent(0),
-    r"3 labels and predictions of shape \(3, 1\)": lambda: ol.prequential(Network(1), ONES),
+
+
+def judged(learner: object, batches: object) -> Callable[[], object]:
+    return lambda: ol.prequential(learner, batches)
+
+
+MISTAKES = {  # (a call, what is said)
+    "no learner": (judged(object(), []), "needs predict"),
+    "too few answers": (judged(Odd(), [FOUR] * 2), "4 labels and predictions of shape"),
+    "values": (judged(Odd(), [(np.zeros((3, 1)), np.zeros(3))] * 2), "labels, .* got float64"),
+    "one pair": (judged(Odd(), FOUR), "iterable of batches"),
+    "one list": (judged(Odd(), [*map(torch.from_numpy, FOUR)]), "iterable of batches"),
+    "no window": (lambda: ol.prequential(Odd(), []).recent(0), "at least 1, got 0"),
+    "one column": (lambda: ol.prequential(Network(1), ONES), r"predictions of shape \(3, 1\)"),
 }
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_what_cannot_learn_or_answers_otherwise_is_told(words):
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_cannot_learn_or_answers_otherwise_is_told(name):
+    call, words = MISTAKES[name]
     with pytest.raises((ValueError, TypeError), match=words):
-        MISTAKES[words]()
+        call()
 
 
 ONES = [(torch.ones(3, 4), torch.ones(3, dtype=torch.long))] * 2

@@ -158,17 +158,18 @@ def test_an_ensemble_is_made_on_the_default_device() -> None:
 
 
 TRAINED = network()
-ALIKE = {
-    "init=ol.Perturb": network(),
-    "init=ol.Perturb.*": network().requires_grad_(False),  # its weights would be lost
-    "all 2 particles are equal": lambda: TRAINED,
+ALIKE = {  # (what networks are made of, what is said)
+    "a module": (network(), "init=ol.Perturb"),
+    "a frozen module": (network().requires_grad_(False), "init=ol.Perturb"),  # it would be lost
+    "always the same": (lambda: TRAINED, "all 2 particles are equal"),
 }
 
 
-@pytest.mark.parametrize("words", ALIKE)
-def test_particles_that_would_be_alike_are_told(words):
+@pytest.mark.parametrize("name", ALIKE)
+def test_particles_that_would_be_alike_or_lose_their_weights_are_told(name):
+    make, words = ALIKE[name]
     with pytest.warns(UserWarning, match=words):
-        ol.Ensemble(ALIKE[words], 2)
+        ol.Ensemble(make, 2)
 
 
 def test_mistakes_are_sentences():

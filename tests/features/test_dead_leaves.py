@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from orderless.features import DeadLeaves, dead_leaves
-from orderless.features.exact import _inverse, normalized
+from orderless.features.exact import normalized
 
 # of `torch.manual_seed(0); DeadLeaves(3, 32, 256).weight`
 SHA256 = "31d2e56e1383e619ea5eb119915ab11a34f74d9ff00ff8c652efac301568abd0"
@@ -116,13 +116,6 @@ def test_filters_are_whitened_patches_of_length_one() -> None:
     assert torch.allclose(weight, whitened @ root, atol=weight.abs().sum(1).max().item() / 2**16)
     variance = (weight @ covariance * weight).sum(1)
     assert torch.allclose(variance, torch.ones_like(variance), atol=1e-3)
-
-
-def test_the_inverse_is_the_inverse() -> None:
-    torch.manual_seed(4)
-    root = torch.randn(40, 60, dtype=torch.float64)
-    matrix = root @ root.T
-    assert torch.allclose(_inverse(matrix), torch.linalg.inv(matrix), rtol=1e-9, atol=1e-9)
 
 
 def test_leaves_have_the_sizes_of_a_power_law() -> None:

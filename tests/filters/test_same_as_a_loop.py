@@ -160,8 +160,9 @@ def test_three_closures_a_penalty_clipping_and_a_loss_scale(name, weighting):
     """All at once, written out for one network after another. The closures fill one buffer: the x
     of the first is gone when the last is called."""
     make_optimizer = OPTIMIZERS[name]
-    options = {"loss_scale": 2.5, "max_grad_norm": 0.7, "dtype": torch.float64}
+    options = {"loss_scale": 1.5, "max_grad_norm": 0.7, "dtype": torch.float64}
     pf = gradient_filter(mlp, 3, make_optimizer, weighting=weighting, **options)
+    pf.loss_scale += 1.0  # may be changed at any time
     modules = copy.deepcopy(list(pf.particles))
     data = list(batches(9, dtype=torch.float64))
     data = [data[:3], data[3:6], data[6:]]

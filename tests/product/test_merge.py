@@ -139,20 +139,22 @@ def frozen() -> nn.Module:
     return network
 
 
-MISTAKES = {
-    "at least one network, got none": lambda: ol.merge(START, []),
-    "another architecture": lambda: ol.merge(START, [(convolutional(), DATA)]),
-    "positive, got -1": lambda: ol.merge(START, parts(START, 1), prior_precision=-1),
-    "'0.weight'": lambda: ol.merge(frozen(), parts(START, 1)),
-    "got OrderedDict.*load_state_dict": lambda: ol.merge(START, [(START.state_dict(), DATA)]),
-    "got OrderedDict": lambda: ol.merge(START.state_dict(), [(START, DATA)]),
+STATE = START.state_dict()
+MISTAKES = {  # (a call, what is said)
+    "nothing": (lambda: ol.merge(START, []), "at least one network, got none"),
+    "another": (lambda: ol.merge(START, [(convolutional(), DATA)]), "another architecture"),
+    "prior": (lambda: ol.merge(START, parts(START, 1), prior_precision=-1), "positive, got -1"),
+    "frozen": (lambda: ol.merge(frozen(), parts(START, 1)), "'0.weight'"),
+    "a state": (lambda: ol.merge(START, [(STATE, DATA)]), "got OrderedDict.*load_state_dict"),
+    "from a state": (lambda: ol.merge(STATE, [(START, DATA)]), "got OrderedDict.*load_state_dict"),
 }
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_what_cannot_be_merged_is_refused_in_a_sentence(words):
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_cannot_be_merged_is_refused_in_a_sentence(name):
+    call, words = MISTAKES[name]
     with pytest.raises((ValueError, TypeError), match=words):
-        MISTAKES[words]()
+        call()
 
 
 def test_what_was_not_trained_is_told():
