@@ -31,7 +31,9 @@ def data_list(data_dir: options.DataDir = None) -> None:
 @data_app.command("check")
 @problems_as_sentences()
 def data_check(
-    name: Annotated[str | None, word("A data set [all].", completion.data_sets)] = None,
+    name: Annotated[
+        str | None, word("A data set [all].", autocompletion=completion.data_sets)
+    ] = None,
     data_dir: options.DataDir = None,
 ) -> None:
     """Compare files with their published checksums."""
@@ -53,7 +55,7 @@ def data_check(
 @data_app.command("fetch")
 @problems_as_sentences()
 def data_fetch(
-    name: Annotated[str, word(", ".join(DATASETS), completion.data_sets)],
+    name: Annotated[str, word(", ".join(DATASETS), autocompletion=completion.data_sets)],
     data_dir: Annotated[Path | None, option("Folder for it [$ORDERLESS_DATA].")] = None,
 ) -> None:
     """Download a data set, complete or not at all."""

@@ -20,20 +20,22 @@ if TYPE_CHECKING:
     import torch
 
 KNOWN = f"{', '.join(BENCHMARKS)}, or module:name for your own tasks."
-Benchmark = Annotated[str, word(KNOWN, completion.benchmarks)]
+Benchmark = Annotated[str, word(KNOWN, autocompletion=completion.benchmarks)]
 DataDir = Annotated[
     Path | None, option("Folder with data sets [$ORDERLESS_DATA].", exists=True, file_okay=False)
 ]
-Device = Annotated[str, option("auto, cpu, cuda or cuda:NUMBER.", completion.devices)]
+Device = Annotated[
+    str, option("auto, cpu, cuda or cuda:NUMBER.", autocompletion=completion.devices)
+]
 SCENARIOS = "domain, task or class [domain; intents: class]."
-Scenario = Annotated[str | None, option(SCENARIOS, completion.scenarios)]
+Scenario = Annotated[str | None, option(SCENARIOS, autocompletion=completion.scenarios)]
 CHANGE = "Change a setting: key=value. `orderless settings` lists them."
-Changes = Annotated[list[str] | None, option(CHANGE, completion.settings, "--set")]
+Changes = Annotated[list[str] | None, option(CHANGE, "--set", autocompletion=completion.settings)]
 PLAYED = f"ProcGen: {', '.join(GAMES)}; `run` takes all, too [{GAMES[0]}]."
-Game = Annotated[str | None, option(PLAYED, completion.games)]
+Game = Annotated[str | None, option(PLAYED, autocompletion=completion.games)]
 OneGame = Annotated[str, word(", ".join(GAMES))]
 CHOICES = "table1, demo, own, ...; ProcGen: gpu, demo, ... [the first that `settings` lists]."
-Preset = Annotated[str | None, option(CHOICES, completion.presets)]
+Preset = Annotated[str | None, option(CHOICES, autocompletion=completion.presets)]
 Plugin = Annotated[list[str] | None, option("A module of your own that registers methods.")]
 Workers = Annotated[int | None, option("Worker processes, one thread each [one per core; GPU: 1].")]
 CheckpointEvery = Annotated[float, option("Seconds between checkpoints.")]

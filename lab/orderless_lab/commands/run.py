@@ -17,7 +17,7 @@ from .report import show_report
 def run(
     benchmark: options.Benchmark,
     methods: Annotated[
-        str, option("Comma-separated methods, or 'all'.", completion.methods)
+        str, option("Comma-separated methods, or 'all'.", autocompletion=completion.methods)
     ] = "all",
     scenario: options.Scenario = None,
     game: options.Game = None,
@@ -46,7 +46,7 @@ def run(
     dry_run: Annotated[bool, option("Print how many cells and bytes; compute nothing.")] = False,
     checkpoint_every: options.CheckpointEvery = 60.0,
     deterministic: Annotated[
-        bool, option("Bit-identical results on a GPU, too; slower.", name="--deterministic")
+        bool, option("Bit-identical results on a GPU, too; slower.", "--deterministic")
     ] = False,
     plugin: options.Plugin = None,
     changes: options.Changes = None,

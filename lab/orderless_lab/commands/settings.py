@@ -13,7 +13,8 @@ from ..methods.settings import RunSettings
 from . import completion, options
 
 What = Annotated[
-    str | None, word("A method, a benchmark or a preset [all settings].", completion.explained)
+    str | None,
+    word("A method, a benchmark or a preset [all settings].", autocompletion=completion.explained),
 ]
 
 

@@ -15,7 +15,8 @@ def tune(
     key: Annotated[str, word("The setting: lr, ewc_strength, perturbation, ...")],
     values: Annotated[str, word("Comma-separated values to try.")],
     method: Annotated[
-        str | None, option("Method to train [gd; ProcGen: ppo or bc].", completion.method)
+        str | None,
+        option("Method to train [gd; ProcGen: ppo or bc].", autocompletion=completion.method),
     ] = None,
     scenario: options.Scenario = None,
     game: options.Game = None,

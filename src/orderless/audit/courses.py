@@ -3,8 +3,7 @@ estimator."""
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,9 +54,19 @@ class Course:
     train: Callable[[Any, Order, int], tuple[Predictions, Predictions]]
 
     def run(self, learner: Any, order: Order, seed: int) -> tuple[Predictions, Predictions]:
-        """Train a new learner, and ask it for all test sets."""
-        with generators_set_by(seed):
-            return self.train(learner, order, seed)
+        """Train a new learner and ask it for all test sets, with global generators that are set by
+        the seed, and restored afterwards."""
+        python = random.getstate()
+        numpy = np.random.get_state()
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.manual_seed(seed)
+            try:
+                return self.train(learner, order, seed)
+            finally:
+                random.setstate(python)
+                np.random.set_state(numpy)
 
     def name_of(self, order: Order) -> str:
         return " > ".join(self.parts[part] for part in order)
@@ -172,22 +181,6 @@ def course_of_rows(
         content=joblib.hash([X, labels, blocks]),
         train=train,
     )
-
-
-@contextmanager
-def generators_set_by(seed: int) -> Iterator[None]:
-    """Seed the global generators, and restore them afterwards."""
-    python = random.getstate()
-    numpy = np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
 
 
 @dataclass(eq=False)

@@ -38,7 +38,7 @@ def fit(
         str | None, option("Tables: comma-separated columns to learn from [all others].")
     ] = None,
     ledger: Annotated[
-        bool, option("Remember which samples are in; forget refuses others.", name="--ledger")
+        bool, option("Remember which samples are in; forget refuses others.", "--ledger")
     ] = False,
     like: Annotated[
         Path | None, option("Take features, classes and scales from a head; it adds no class.")

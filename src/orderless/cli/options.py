@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,17 +12,15 @@ from ..errors import UserError
 if TYPE_CHECKING:
     from ..heads.files import Files
 
-Completion = Callable[[str], list[str]]
+
+def option(help: str, *names: str, **more: Any) -> Any:
+    """An option with its help; `names` if they differ from the parameter's."""
+    return typer.Option(*names, help=help, **more)
 
 
-def option(help: str, offered: Completion | None = None, name: str = "", **more: Any) -> Any:
-    """An option with its help and completion; `name` if it differs from the parameter's."""
-    return typer.Option(*filter(None, [name]), help=help, autocompletion=offered, **more)
-
-
-def word(help: str, offered: Completion | None = None, **more: Any) -> Any:
-    """An argument with its help and completion."""
-    return typer.Argument(help=help, autocompletion=offered, **more)
+def word(help: str, **more: Any) -> Any:
+    """An argument with its help."""
+    return typer.Argument(help=help, **more)
 
 
 def named(text: str) -> Path:
@@ -38,7 +35,7 @@ PATH: Any = {"parser": named, "metavar": "PATH"}
 Data = Annotated[Path, option("A folder of images or tables, a CSV or a parquet file.")]
 HeadFile = Annotated[Path, word("A file written by orderless fit.")]
 NewHead = Annotated[Path, option("File for the new head.", **PATH)]
-Json = Annotated[bool, option("Print JSON and nothing else.", name="--json")]
+Json = Annotated[bool, option("Print JSON and nothing else.", "--json")]
 
 
 def open_files(data: Path, out: Path | None, *inputs: Path) -> Files:

@@ -25,7 +25,7 @@ def predict(
     data: options.Data,
     out: Annotated[Path | None, option("CSV file [the terminal].")] = None,
     probabilities: Annotated[
-        bool, option("Add a column for every class.", name="--probabilities")
+        bool, option("Add a column for every class.", "--probabilities")
     ] = False,
 ) -> None:
     """Predict one class or value per image or row, and report the accuracy if answers are known.

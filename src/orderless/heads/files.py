@@ -36,8 +36,8 @@ def find_files(data: Path) -> Files:
     if data.is_file():
         paths = [data]
     elif data.is_dir():
-        paths = sorted(path for path in data.rglob("*") if _is_visible(path.relative_to(data)))
-        paths = [path for path in paths if path.is_file()]
+        found = [path for path in data.rglob("*") if path.is_file()]
+        paths = sorted(path for path in found if _is_visible(path.relative_to(data)))
     else:  # reading a pipe would block
         raise DataError(f"{data} is not a file or folder: name a folder of images or a table")
     images = [path for path in paths if path.suffix.lower() in IMAGES]
