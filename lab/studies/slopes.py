@@ -126,6 +126,10 @@ def variances(learner: Learner, sequences: list[Batches], lr: float, x: Tensor) 
     }
 
 
+def in_batches(x: Tensor, y: Tensor) -> Batches:
+    return list(zip(x.split(BATCH), y.split(BATCH), strict=True))
+
+
 def slope(rates: list[float], values: list[float]) -> float | None:
     """Of the logarithms, by least squares; None where nothing varies."""
     if min(values) <= 0.0:
@@ -154,7 +158,7 @@ def law(data: str, method: str, optimizer: str, activation: type[nn.Module], cou
     """The variances at every rate, and their slopes at the smallest."""
     x, y = load(data)
     learner = Learner(method, optimizer, x, y, activation)
-    batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))[:BATCHES]
+    batches = in_batches(x, y)[:BATCHES]
     sequences = shuffled(batches, count)
     table = [variances(learner, sequences, lr, x[:200]) for lr in RATES]
     values = {name: [row[name] for row in table] for name in table[0]}
@@ -178,8 +182,8 @@ def same_distance(data: str, count: int) -> dict:
     learner = Learner("gradient descent", "SGD", x, y, nn.Tanh)
     used = BATCHES * BATCH
     by_class = torch.argsort(y[:used], stable=True)
-    batches = list(zip(x[:used].split(BATCH), y[:used].split(BATCH), strict=True))
-    by_label = list(zip(x[by_class].split(BATCH), y[by_class].split(BATCH), strict=True))
+    batches = in_batches(x[:used], y[:used])
+    by_label = in_batches(x[by_class], y[by_class])
     rates = [2.0**-k / 10 for k in range(6)]
     row = {"data": data, "rates": rates, "passes": [2**k for k in range(6)]}
     kinds = {

@@ -66,13 +66,10 @@ class Point(nn.Module):
 def make_filter(
     kind: str, sigma2: float = SIGMA2, *, n: int = PARTICLES, dimension: int = 1, seed: int = 0
 ) -> Filter:
-    """A filter over `Point`s, by a key of `BY_GRADIENT` or by a variant of the bootstrap filter.
-
-    The variants, "sir" and "paper", add noise of variance `sigma2`.
-    """
+    """A filter over `Point`s, by a key of `BY_GRADIENT`; "sir" adds noise of variance `sigma2`."""
     particles = Ensemble(lambda: Point(dimension), 1 if kind == "descent" else n, seed=seed)
-    if kind in ("sir", "paper"):
-        return BootstrapParticleFilter(particles, perturbation=sigma2**0.5, variant=kind)
+    if kind == "sir":
+        return BootstrapParticleFilter(particles, perturbation=sigma2**0.5)
     optimizer = torch.optim.SGD(particles.parameters(), lr=sigma2)
     return BY_GRADIENT[kind](particles, optimizer)
 
