@@ -408,9 +408,9 @@ def _outside(
     leave: Callable[[Tensor], Tensor], output: Any, buffers: list[Tensor], drawn: int
 ) -> tuple[Any, list[Tensor], int]:
     """What `_fill_and_call` returned, with a leading N; None, numbers and others stay."""
-    if isinstance(output, Tensor):
-        return leave(output), [leave(buffer) for buffer in buffers], drawn
-    return tree_map_only(Tensor, leave, output), [leave(buffer) for buffer in buffers], drawn
+    one = isinstance(output, Tensor)  # the usual case; to walk a tree takes longer
+    outputs = leave(output) if one else tree_map_only(Tensor, leave, output)
+    return outputs, [leave(buffer) for buffer in buffers], drawn
 
 
 class Draws:
