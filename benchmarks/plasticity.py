@@ -58,7 +58,7 @@ def run(
 
 
 def interval(values: np.ndarray) -> str:
-    """The mean over seeds `[seeds]` with its 95 % interval."""
+    """The mean over seeds `[seeds]` with its 95% interval."""
     half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
     return f"{values.mean():+.3f} [{values.mean() - half:+.3f}, {values.mean() + half:+.3f}]"
 

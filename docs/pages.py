@@ -16,6 +16,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "CONTRIBUTING.md": "contributing.md",
 }
+SOURCE = re.compile(r"\[`(\w+)`\]\((?:\.\./)+(?:src|lab)/(orderless\w*)/(\w+)(?:\.py)?\)")
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((?!docs/|https?:|#)[^)]*\)")
 
 
@@ -28,6 +29,11 @@ def on_files(files: Files, config: Any) -> Files:
         content = f"# `{name}`\n\n::: {name}\n"
         files.append(File.generated(config, f"reference/{page}.md", content=content))
     return files
+
+
+def on_page_markdown(text: str, **_: Any) -> str:
+    """Links to a name's source, for readers of the files, lead to the reference on the site."""
+    return SOURCE.sub(r"[`\1`][\2.\3.\1]", text)
 
 
 def content_of(source: str) -> str:

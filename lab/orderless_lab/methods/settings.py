@@ -87,7 +87,7 @@ class RunSettings(Settings):
     loss_scale: Positive = 1.0
     """Multiplies the loss in the weights; 1 is the paper's."""
     min_ess: Number | None = None
-    """Temper weights on read to an effective sample size of at least this."""
+    """Temper weights for predictions to an effective sample size of at least this."""
     order_seed: Seed = 0
     """Seed of the random task orders; order 0 is always the natural one."""
     batch_seed: Seed | None = None

@@ -13,7 +13,7 @@ The inner product runs over all parameters of *one network*. Over an ensemble ev
 its own h, v, sigma and s.
 
 Differences from the reference implementation: s, v and sigma are float64 for parameters of any
-type; erfi is exact, where the reference's is up to 1 % low, and saturates where that overflows; a
+type; erfi is exact, where the reference's is up to 1% low, and saturates where that overflows; a
 network whose h is not finite does not move, where the reference raises.
 """
 

@@ -8,10 +8,10 @@ the map, the posterior of W under squared error is Gaussian and a function of su
     p(y | x_i) = integral of p(y | W, x_i) p(W) dW
 
 with A, B the sums of centred features, computed from the same sums. Prior precision and noise
-variance are not part of the sums: they are chosen on read, see `ridge.py` and `solution.py`. Sums
-have no order, and here they have no rounding either (see `sums.py`), so the result is the same *to
-the bit* for any order of tasks, batches or single samples, any batching and any division among
-machines. Data can be removed again, and heads added and subtracted: everything is
+variance are not part of the sums: they are chosen when the head predicts, see `ridge.py` and
+`solution.py`. Sums have no order, and here they have no rounding either (see `sums.py`), so the
+result is the same *to the bit* for any order of tasks, batches or single samples, any batching and
+any division among machines. Data can be removed again, and heads added and subtracted: everything is
 
     sums  <-  sums + those of other data,    or    sums - those of other data.
 
@@ -96,7 +96,7 @@ class ExactHead(Predictor):
 
     Saved with the sums, and compared when a state is loaded or heads are added: the maps,
     `feature_limit`, `bits`, `block_size` (for maps that are not `exact`), `target_limit` (None for
-    classes), `calibration`, `ledger`. Not saved, because they matter on read alone, and may
+    classes), `calibration`, `ledger`. Not saved, because they matter only in predictions, and may
     be set at any time: `weighting`, `prior_precision`, `noise_variance`, `class_prior`. `classes`
     is the caller's, too.
 
@@ -113,7 +113,7 @@ class ExactHead(Predictor):
             w_i ∝ p(data | map i), the Bayesian choice, which on large data gives one map all the
             weight. The attribute is `weighting`.
         prior_precision, noise_variance: fix both, the precision for features of mean variance 1.
-        class_prior: the shares of the classes assumed on read: None (those of the data),
+        class_prior: the shares of the classes assumed when predicting: None (those of the data),
             `"uniform"`, or a share per label; see the attribute.
         calibration: keep one sample in `calibration`, chosen by its hash, to choose the ridge and
             the temperature of probabilities (see `solution.py`); 2 N M bytes each. 0: keep

@@ -83,7 +83,7 @@ class Predictor(ABC):
 
     @property
     def temperature(self) -> Tensor:
-        """tau, the power to which weights are raised on read; 1 without `min_ess`."""
+        """tau, the power to which weights are raised when they are read; 1 without `min_ess`."""
         if self.min_ess is None:
             return torch.ones((), dtype=torch.float64, device=self.particles.device)
         return temperature_for(self.raw_log_weights, self.min_ess)
