@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import pickle
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,15 +110,21 @@ def result_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:
     return as_json(make_run(cell, folder, **options).run("the command"))
 
 
-def tiny_grid(methods: tuple[str, ...] = ("gd",), permutations: int = 2, **changes: Any) -> Grid:
+def tiny_grid(*methods: str, permutations: int = 1, **changes: Any) -> Grid:
     settings = SETTINGS.changed(**changes)
-    return Grid("tiny", "domain", "demo", methods, permutations, 1, settings)
+    return Grid("tiny", "domain", "demo", methods or ("gd",), permutations, 1, settings)
 
 
-def run_into(folder: str, methods: tuple[str, ...], permutations: int, **options: Any) -> None:
-    """For other processes."""
-    torch.set_num_threads(1)
-    run_grid(tiny_grid(methods, permutations), Store(folder), **options)
+def compute(
+    store: Store,
+    *methods: str,
+    listener: Listener | None = None,
+    checkpoint_every: float = 60.0,
+    **changes: Any,
+) -> int:
+    """What is missing of a tiny grid; how many cells that were."""
+    grid = tiny_grid(*methods, **changes)
+    return run_grid(grid, store, listener=listener, checkpoint_every=checkpoint_every)
 
 
 def without_time(record: dict[str, Any]) -> dict[str, Any]:
@@ -128,8 +134,11 @@ def without_time(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def stop_after(limit: int) -> Listener:
-    """Raises what Ctrl-C does once more than `limit` steps are done."""
+def stop_after(limit: int) -> Callable[[int], None]:
+    """A tick that raises what Ctrl-C does once more than `limit` steps are done.
+
+    Those of earlier runs are counted, too: a run that goes on ticks them at once.
+    """
     taken = 0
 
     def tick(steps: int) -> None:
@@ -138,7 +147,7 @@ def stop_after(limit: int) -> Listener:
         if taken > limit:
             raise KeyboardInterrupt
 
-    return Listener(tick=tick)
+    return tick
 
 
 # ---------------------------------------------------------------------- points

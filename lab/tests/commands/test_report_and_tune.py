@@ -51,5 +51,6 @@ def test_tune_refuses_what_it_cannot_try(tmp_path):
     assert "'x'" in refused(*command, "x", "1")
     assert "lr=-1" in refused(*command, "lr", "0.1,-1")
     assert "at least one value" in refused(*command, "lr", ",")
+    assert "perturbation has no effect on gd" in refused(*command, "perturbation", "0.1")
     assert "set validation=0.1" in refused(*command, "lr", "1", "--set", "validation=0")
     assert not (tmp_path / "run").exists()

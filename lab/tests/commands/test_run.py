@@ -7,7 +7,6 @@ from tests.cli.commands import refused, run
 from typer.testing import CliRunner
 
 from orderless.cli.main import app
-from orderless_lab.suites import find_suite
 
 
 @pytest.mark.parametrize(
@@ -46,12 +45,6 @@ def test_cuda_without_a_card_is_refused(monkeypatch):
     assert "no CUDA device here: use cpu" in said
 
 
-def test_missing_data_names_the_three_ways(no_data):
-    said = refused("run", "splitmnist", "--out", no_data / "run")
-    assert "--data-dir" in said and "ORDERLESS_DATA" in said and "orderless data fetch" in said
-    assert not (no_data / "run").exists()
-
-
 def test_memory_that_runs_out_is_a_sentence_and_a_fault_of_a_program_is_not(tmp_path, monkeypatch):
     def fails(*arguments, **options):
         raise RuntimeError(reason)
@@ -75,26 +68,11 @@ def test_a_second_run_computes_nothing_and_writes_the_same_report(finished):
     assert (finished / "report.json").read_bytes() == before
 
 
-def test_other_settings_are_refused(finished):
-    more = ["--set", "lr=0.5", "--methods", "gd,ewc", "--out", finished]
-    said = refused("run", "splitmnist", *SMALL, *more)
-    usual = find_suite("splitmnist").preset("demo").settings.lr
-    assert f"with lr={usual}, not 0.5: choose another --out" in said
-
-
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path):
     more = ["--methods", "gd,wpf", "--dry-run", "--out", tmp_path / "run"]
     said = run("run", "splitmnist", *SMALL, *more).stdout
     assert "2 cells, 0 finished, 2 to compute" in said and "MiB" in said
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_setting_that_no_chosen_method_reads_is_named(tmp_path):
-    words = ["run", "splitmnist", "--preset", "demo", "--dry-run", "--out", tmp_path / "run"]
-    changes = ["--set", "perturbation=0.1", "--set", "lr=0.1", "--set", "exact_block=100"]
-    said = run(*words, "--methods", "gd,exact", *changes).stderr
-    assert said.count("no effect") == 1 and "perturbation=0.1" in said and "gd or exact" in said
-    assert "no effect" not in run(*words, "--methods", "gd,exact,bootstrap", *changes).stderr
 
 
 @pytest.mark.slow

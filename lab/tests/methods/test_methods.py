@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from orderless.filters import GradientDescent, Linearized, WeightedParticleFilter
-from orderless_lab.methods import METHODS, Setup, find_method, method
-from orderless_lab.methods.learners import Learner
+from orderless.filters import Linearized, WeightedParticleFilter
+from orderless_lab.methods import METHODS, Setup, method
 from orderless_lab.suites import Scenario, Task
 from orderless_lab.suites import SupervisedSettings as Settings
 
@@ -139,30 +138,6 @@ def test_optimizers_are_as_set():
     for adam in (optimizer("adam", adam_lr=0.2), optimizer("gd", optimizer="adam", adam_lr=0.2)):
         assert isinstance(adam, torch.optim.Adam)
         assert float(adam.param_groups[0]["lr"]) == 0.2
-
-
-def test_an_unknown_method_names_the_known_ones():
-    with pytest.raises(ValueError, match="unknown method 'x'.*wpf.*averaging"):
-        find_method("x")
-
-
-def test_anyone_can_register_a_method(monkeypatch):
-    monkeypatch.setattr("orderless_lab.methods.registry.METHODS", dict(METHODS))
-
-    @method("mine", "one network, my way", family=[])
-    def mine(setup):
-        particles = setup.ensemble(1)
-        return Learner(setup.scenario, GradientDescent(particles, setup.optimizer(particles)))
-
-    learner = find_method("mine").build(setup())
-    learner.begin_task([0])
-    assert learner.learn(*learner.scenario.train_set(0)).loss_before.shape == (1,)
-    assert "mine" not in METHODS  # the test's registry is its own
-
-
-def test_what_is_typed_wrong_is_guessed():
-    with pytest.raises(ValueError, match=r"unknown method 'lwf\+wfp' .did you mean 'lwf\+wpf'"):
-        find_method("lwf+wfp")
 
 
 def test_a_name_is_given_once(monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab.tests.report.toys import LEVELS, TASKS, make_cell, write_run
+from lab.tests.report.toys import LEVELS, TASKS, make_cells, write_run
 
 from orderless_lab.report import Summary, summarize
 
@@ -42,14 +42,10 @@ def ruled_by(summary_of: Callable[..., Summary]) -> Callable[..., Summary]:
     """The summary of a run whose final scores are `law(method, order, seed)`, one per task."""
 
     def summary(law: Law, methods: list[str], orders: int = 3, seeds: int = 1) -> Summary:
-        cells = []
-        for method in methods:
-            for order in range(orders):
-                for seed in range(seeds):
-                    cell = make_cell(method, order, seed)
-                    final = np.broadcast_to(law(method, order, seed), TASKS)
-                    cell["scores"]["particles"][-1] = final.tolist()
-                    cells.append(cell)
+        cells = make_cells(*methods, orders=orders, seeds=seeds)
+        for cell in cells:
+            final = law(cell["method"], cell["order_index"], cell["seed"])
+            cell["scores"]["particles"][-1] = np.broadcast_to(final, TASKS).tolist()
         return summary_of(cells)
 
     return summary
@@ -58,9 +54,7 @@ def ruled_by(summary_of: Callable[..., Summary]) -> Callable[..., Summary]:
 @pytest.fixture(scope="session")
 def full_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All methods, 10 orders x 3 seeds; written once, to be read only."""
-    cells = [
-        make_cell(name, order, seed) for name in LEVELS for order in range(10) for seed in range(3)
-    ]
+    cells = make_cells(*LEVELS, orders=10, seeds=3)
     return write_run(tmp_path_factory.mktemp("full") / "run", cells)
 
 

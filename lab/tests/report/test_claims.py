@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lab.tests.report.toys import TASKS, make_cell
+from lab.tests.report.toys import TASKS, make_cell, make_cells
 from scipy import stats
 
 from orderless import metrics
@@ -77,11 +77,7 @@ def test_a_gain_that_hangs_on_the_seed_is_not_shown(ruled_by):
 
 
 def test_a_row_that_broke_off_decides_nothing(summary_of):
-    cells = [
-        make_cell(name, order, 0, died_at=died)
-        for name, died in (("ewc", 40), ("ewc+wpf", None))
-        for order in range(6)
-    ]
+    cells = make_cells("ewc", orders=6, died_at=40) + make_cells("ewc+wpf", orders=6)
     claim = verdict(summary_of(cells), "ewc+wpf", "ewc", "average")
     assert claim.holds is None and "6 cells of ewc" in claim.reason
 

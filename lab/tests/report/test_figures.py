@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from lab.tests.report.toys import LEVELS, make_cell
+from lab.tests.report.toys import LEVELS, make_cell, make_cells
 
 import orderless as ol
 from orderless_lab.report import ReportError, write_report
@@ -68,7 +68,7 @@ def test_curves_are_interpolated_where_a_run_has_values(summary_of):
 
 def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(summary_of):
     name = "$\\frac$ \x1b[31m"
-    summary = summary_of([make_cell(name, order, 0) for order in range(2)])
+    summary = summary_of(make_cells(name, orders=2))
     figure = figure2(summary.table, summary.numbers)
     assert png(figure).startswith(b"\x89PNG")
     assert figure.axes[0].lines[0].get_label() == r"\$\frac\$ \x1b[31m"
@@ -127,7 +127,7 @@ def test_snapshots_of_a_wrong_shape_are_refused(shapes):
 
 
 def test_a_report_is_tables_page_and_figures_beside_the_cells(write_cells):
-    directory = write_cells([make_cell(name, o, 0) for name in ("gd", "wpf") for o in range(3)])
+    directory = write_cells(make_cells("gd", "wpf", orders=3))
     save_snapshots(directory)
     precious = directory.parent / "precious"
     precious.write_text("keep me")
@@ -142,7 +142,7 @@ def test_a_report_is_tables_page_and_figures_beside_the_cells(write_cells):
 
 
 def test_a_broken_snapshot_costs_a_warning_and_no_table(write_cells, tmp_path):
-    directory = write_cells([make_cell("gd", 0, 0)])
+    directory = write_cells(make_cells("gd"))
     save_snapshots(directory, "bad", step=np.zeros(1))
     (directory / "snapshots" / "worse.st").write_bytes(b"and then nothing")
     with pytest.warns(UserWarning, match=r"bad\.st|worse\.st") as warned:
@@ -152,7 +152,7 @@ def test_a_broken_snapshot_costs_a_warning_and_no_table(write_cells, tmp_path):
 
 
 def test_an_output_path_that_cannot_be_a_folder_gives_one_sentence(write_cells, tmp_path):
-    directory = write_cells([make_cell("gd", 0, 0)])
+    directory = write_cells(make_cells("gd"))
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ReportError, match="cannot be written to .*file"):
         write_report(directory, out=tmp_path / "file")

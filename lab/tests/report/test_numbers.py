@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from lab.tests.report.toys import LEVELS, TASKS, make_cell
+from lab.tests.report.toys import LEVELS, TASKS, make_cell, make_cells
 
 from orderless_lab.report import ReportError, format_table, summarize
 from orderless_lab.report.columns import NUMBERS, number
@@ -57,8 +57,8 @@ def test_transfer_is_that_of_a_plain_loop_over_runs(full_summary):
 
 def test_the_released_scoring_and_the_verdicts_know_a_weighted_method_by_its_field(summary_of):
     described = {"name": "mine", "label": "Mine", "weighted": True}
-    more = {"gd": {}, "mine": {"described": described}}
-    summary = summary_of([make_cell(n, order, 0, **more[n]) for n in more for order in range(6)])
+    mine = make_cells("mine", orders=6, described=described)
+    summary = summary_of(make_cells("gd", orders=6) + mine)
     lines = summary.numbers
     assert lines["average_released"]["mine"] == lines["average_logits"]["mine"]
     assert lines["average_released"]["gd"] == lines["average"]["gd"]
@@ -130,7 +130,7 @@ def test_the_complete_block_equals_brute_force_on_random_grids():
 
 
 def test_a_variance_over_one_order_or_seed_is_unknown_and_not_zero(summary_of):
-    lines = summary_of([make_cell("gd", 0, 0)]).numbers.loc["gd"]
+    lines = summary_of(make_cells("gd")).numbers.loc["gd"]
     unseen = ["margin", "task_sd", "order_variance", "seed_variance", "variance", "worst_order"]
     assert lines[unseen].isna().all() and lines["average"] > 0
 
@@ -154,12 +154,10 @@ def test_what_a_cell_lacks_is_null(summary_of):
 
 
 def test_several_runs_share_a_table_with_a_row_for_each_setting(write_cells):
-    def cells(name, **changes):
-        return [make_cell(name, order, 0, **changes) for order in range(2)]
-
-    tuned = {"settings": {"lr": 0.001, "batch": 64, "ewc_strength": 7.0}, "preset": "low"}
-    first = write_cells([*cells("gd"), *cells("ewc")], "first")
-    second = write_cells([*cells("gd", preset="low"), *cells("ewc", **tuned)], "second")
+    settings = {"lr": 0.001, "batch": 64, "ewc_strength": 7.0}
+    tuned = make_cells("ewc", orders=2, preset="low", settings=settings)
+    first = write_cells(make_cells("gd", "ewc", orders=2), "first")
+    second = write_cells(make_cells("gd", orders=2, preset="low") + tuned, "second")
     (summary,) = summarize(first, second)
     assert list(summary.table.rows) == ["gd", "ewc (first)", "ewc (second)"]
     assert summary.table.label("ewc (second)") == "EWC (second)"
@@ -187,8 +185,7 @@ def test_labels_of_one_run_are_not_those_of_another(write_cells):
 def test_weighted_rows_of_several_runs_are_compared_within_their_run(write_cells):
     runs = []
     for run, lr in (("slow", 0.001), ("fast", 0.1)):
-        settings = {"lr": lr}
-        cells = [make_cell(n, o, 0, settings=settings) for n in ("gd", "wpf") for o in range(2)]
+        cells = make_cells("gd", "wpf", orders=2, settings={"lr": lr})
         runs.append(write_cells(cells, run))
     (summary,) = summarize(*runs)
     pairs = {(claim.left, claim.right) for claim in summary.claims if "(" in claim.left}

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from lab.tests.report.toys import TASKS, make_cell
+from lab.tests.report.toys import TASKS, constant, make_cells
 
 from orderless_lab.report.page import render
 
@@ -78,7 +78,7 @@ def test_a_hostile_name_stays_a_name(summary_of):
     changes = {"benchmark": HOSTILE, "preset": HOSTILE, "variant": HOSTILE, "task_names": names}
     changes |= {"command": HOSTILE, "device": HOSTILE, "versions": {HOSTILE: HOSTILE}}
     changes |= {"settings": {HOSTILE: HOSTILE}}
-    page = render([summary_of([make_cell(HOSTILE, order, 0, **changes) for order in range(2)])])
+    page = render([summary_of(make_cells(HOSTILE, orders=2, **changes))])
     elements = Elements(page)
     tags = [tag for tag, _ in elements.tags]
     assert tags.count("script") == 1 and "img" not in tags and "<!--" not in page
@@ -94,14 +94,14 @@ def best_of(summary, column):
 
 
 def test_the_best_entry_is_marked_and_broken_or_joint_rows_win_nothing(summary_of):
-    ones = {"scores": {"particles": np.ones((TASKS + 1, TASKS)).tolist()}}
-    changes = {"wpf": {}, "gd": {}, "lwf+wpf": {}, "joint": ones, "ewc": ones | {"died_at": 3}}
-    cells = [make_cell(name, o, 0, **changes[name]) for name in changes for o in range(3)]
+    cells = make_cells("wpf", "gd", "lwf+wpf", orders=3)
+    cells += make_cells("joint", orders=3, scores=constant(1.0))
+    cells += make_cells("ewc", orders=3, scores=constant(1.0), died_at=3)
     assert best_of(summary_of(cells), "average") == ["LwF + WPF"]
 
 
 def test_a_matrix_is_the_mean_over_runs_by_place_in_the_order(summary_of):
-    cells = [make_cell("gd", order, 0) for order in range(2)]
+    cells = make_cells("gd", orders=2)
     expected = np.mean(
         [np.array(cell["scores"]["particles"])[:, cell["order"]] for cell in cells], axis=0
     )

@@ -1,6 +1,7 @@
 """Synthetic cells in the form the experiment harness writes them."""
 
 import base64
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,19 @@ def make_cell(method: str, order_index: int, seed: int, **changes: Any) -> dict[
         "command": "orderless run splitmnist --preset table1",
     }
     return cell | changes
+
+
+def make_cells(*methods: str, orders: int = 1, seeds: int = 1, **changes: Any) -> list[Any]:
+    """Of every method in these orders from these seeds."""
+    places = itertools.product(methods, range(orders), range(seeds))
+    return [make_cell(*place, **changes) for place in places]
+
+
+def constant(level: float, untrained: float | None = None) -> dict[str, Any]:
+    """The scores of a cell that knows as much of every task at any time."""
+    matrix = np.full((TASKS + 1, TASKS), level)
+    matrix[0] = level if untrained is None else untrained
+    return {"particles": matrix.tolist()}
 
 
 def write_run(directory: Path, cells: list[dict[str, Any]]) -> Path:

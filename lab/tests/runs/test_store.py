@@ -1,15 +1,14 @@
 """A run directory: one process per cell, no links followed, whole files."""
 
 import errno
-import json
 
 import pytest
-from lab.tests.toys import tiny_grid
+from lab.tests.toys import compute, tiny_grid
 
-from orderless_lab.runs import Store, run_grid
+from orderless_lab.runs import Store
 from orderless_lab.runs import store as storage
 from orderless_lab.runs.launch import Listener
-from orderless_lab.runs.store import as_json, read_cell
+from orderless_lab.runs.store import as_json
 from orderless_lab.text import file_name
 
 
@@ -22,13 +21,13 @@ def store(tmp_path):
 
 def test_a_cell_that_another_process_computes_is_left_to_it(store):
     said = []
-    name = tiny_grid(("gd",), 1).cells()[0].name
+    name = tiny_grid().cells()[0].name
     with Store(store.directory).claim(name) as ours:
         assert ours
         listener = Listener(say=said.append)
-        assert run_grid(tiny_grid(("gd",)), store, listener=listener) == 1  # the other order
+        assert compute(store, permutations=2, listener=listener) == 1  # the other order
     assert "another run" in said[0] and "order 0" in said[0]
-    assert run_grid(tiny_grid(("gd",)), store) == 1
+    assert compute(store, permutations=2) == 1
     assert list((store.directory / "locks").iterdir()) == []
 
 
@@ -39,21 +38,21 @@ def test_a_file_system_without_locks_is_no_other_run(code, store, monkeypatch):
 
     monkeypatch.setattr(storage.fcntl, "flock", no_locks)
     with pytest.warns(UserWarning, match="cannot be locked .No locks here.: let one run"):
-        assert run_grid(tiny_grid(("gd",), 1), store) == 1
+        assert compute(store) == 1
 
 
 def test_a_system_without_locks_computes_as_well(store, monkeypatch):
     monkeypatch.setattr(storage, "fcntl", None)
-    assert run_grid(tiny_grid(("gd",), 1), store) == 1
+    assert compute(store) == 1
 
 
 def test_links_in_a_run_directory_are_never_followed(store, tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("keep me")
-    name = tiny_grid(("gd",), 1).cells()[0].name
+    name = tiny_grid().cells()[0].name
     (store.directory / "locks" / name).symlink_to(precious)
     with pytest.raises(storage.StoreError, match="cannot write to"):
-        run_grid(tiny_grid(("gd",), 1), store)
+        compute(store)
     assert precious.read_text() == "keep me"
 
 
@@ -64,35 +63,6 @@ def test_halves_of_files_that_a_killed_process_left_go_with_its_cell(store):
     with store.claim("x"):
         left = [path.name for path in store.directory.glob("*/.*.part")]
     assert left == [".x1.st.123.part"] * 2
-
-
-@pytest.mark.slow
-def test_a_full_disk_loses_nothing(store, monkeypatch):
-    write = storage.write_atomically
-    room = [2]
-
-    def limited(path, data):
-        if room[0] == 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        room[0] -= 1
-        write(path, data)
-
-    monkeypatch.setattr(storage, "write_atomically", limited)
-    with pytest.raises(storage.StoreError, match="No space left on device; finished cells are"):
-        run_grid(tiny_grid(("gd", "er", "si")), store)
-    done = {path.name: path.read_bytes() for path in store.directory.glob("cells/*")}
-    assert len(done) == 2
-    monkeypatch.undo()
-    assert run_grid(tiny_grid(("gd", "er", "si")), store) == 4
-    assert all((store.directory / "cells" / name).read_bytes() == old for name, old in done.items())
-
-
-def test_cell_files_are_checked_json(store):
-    run_grid(tiny_grid(("gd",), 1), store)
-    (path,) = (store.directory / "cells").glob("*.json")
-    wrapper = json.loads(path.read_text())
-    assert set(wrapper) == {"format", "checksum", "cell"}
-    assert read_cell(path) == wrapper["cell"]
 
 
 def test_a_number_that_is_not_finite_is_null():

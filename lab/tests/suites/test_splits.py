@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from orderless_lab.datasets import load_cifar100, load_mnist, load_mnist_5k
+from orderless_lab.datasets import load_cifar100, load_mnist
 from orderless_lab.suites import SplitCIFAR100, SplitMNIST
 from orderless_lab.suites.scenario import to_unit
 from orderless_lab.suites.splitcifar100 import flip_and_crop, imagenet_normalize
@@ -20,16 +20,6 @@ def split_cifar(cifar100):
 
 
 # SplitMNIST
-
-
-def test_split_mnist_has_the_known_number_of_each_digit_in_its_task(mnist):
-    scenario = SplitMNIST(root=mnist.root)
-    assert scenario.task_names == ["0v1", "2v3", "4v5", "6v7", "8v9"]
-    assert (scenario.kind, scenario.outputs, scenario.input_shape) == ("domain", 2, (1, 28, 28))
-    for task in range(5):
-        digits = slice(2 * task, 2 * task + 2)
-        assert scenario.tasks[task].y.bincount().tolist() == mnist.train[digits]
-        assert scenario.tasks[task].y_test.bincount().tolist() == mnist.test[digits]
 
 
 @pytest.mark.parametrize("assign", ["random", pytest.param("fixed", marks=pytest.mark.slow)])
@@ -56,8 +46,9 @@ def test_random_assignment_uses_every_digit_once_and_depends_on_its_seed_only():
 
 def test_embedded_split_mnist_needs_no_files(tmp_path, monkeypatch):
     monkeypatch.setenv("ORDERLESS_DATA", str(tmp_path))
-    scenario = SplitMNIST("task", source="embedded")
-    assert scenario.outputs == 10
+    scenario = SplitMNIST(source="embedded")
+    assert scenario.task_names == ["0v1", "2v3", "4v5", "6v7", "8v9"]
+    assert (scenario.kind, scenario.outputs, scenario.input_shape) == ("domain", 2, (1, 28, 28))
     assert all(task.y.bincount().tolist() == [400, 400] for task in scenario.tasks)
     assert all(task.y_test.bincount().tolist() == [100, 100] for task in scenario.tasks)
 
@@ -74,17 +65,11 @@ def test_split_mnist_inputs(flatten, shape, normalize):
     torch.testing.assert_close(scenario.test_set(0)[0].double(), expected, rtol=0, atol=2e-7)
 
 
-def test_validation_takes_a_tenth_of_the_training_data_and_no_test_data():
-    scenario = SplitMNIST(source="embedded", validation=0.1)
-    (x, _), _ = load_mnist_5k()
-    training = {bytes(image.flatten().tolist()) for image in x}
-    held = set()
-    for task in scenario.tasks:
-        assert task.y.bincount().tolist() == [360, 360]
-        assert task.y_test.bincount().tolist() == [40, 40]
-        held |= {bytes(image.flatten().tolist()) for image in task.x_test}
-        assert not held & {bytes(image.flatten().tolist()) for image in task.x}
-    assert held <= training
+def test_validation_is_that_of_a_scenario():
+    found = SplitMNIST(source="embedded", validation=0.1)
+    expected = SplitMNIST(source="embedded").validation(0.1)
+    for ours, theirs in zip(found.tasks, expected.tasks, strict=True):
+        assert torch.equal(ours.x, theirs.x) and torch.equal(ours.x_test, theirs.x_test)
 
 
 def test_unknown_options_are_named():
@@ -97,15 +82,13 @@ def test_unknown_options_are_named():
 
 
 @pytest.mark.slow
-def test_split_cifar100_follows_the_papers_table(split_cifar, cifar_data, cifar100, superclasses):
+def test_split_cifar100_follows_the_papers_table(split_cifar, cifar_data, superclasses):
     assert split_cifar.task_names == list(superclasses)
     assert (len(split_cifar), split_cifar.classes_per_task, split_cifar.outputs) == (20, 5, 5)
     fine = {name.replace("_", " "): label for label, name in enumerate(cifar_data.fine_names)}
     images, labels = cifar_data.x.numpy(), cifar_data.fine.numpy()
     test_images, test_labels = cifar_data.x_test.numpy(), cifar_data.fine_test.numpy()
     for task, classes in zip(split_cifar.tasks, superclasses.values(), strict=True):
-        assert task.y.bincount().tolist() == cifar100.train[:5]
-        assert task.y_test.bincount().tolist() == cifar100.test[:5]
         for label, name in enumerate(classes):
             expected = images[(labels == fine[name]).nonzero()]
             assert np.array_equal(task.x.numpy()[(task.y.numpy() == label).nonzero()], expected)

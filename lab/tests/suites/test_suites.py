@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from lab.tests.toys import write_tiny_cifar100
-from typer.testing import CliRunner
+from tests.cli.commands import run
 
-from orderless.cli.main import app
 from orderless_lab.methods import METHODS
 from orderless_lab.runs import Store
 from orderless_lab.suites import BENCHMARKS, SUITES, find_suite
@@ -77,9 +76,8 @@ def test_a_benchmark_is_one_file_and_one_registration(tmp_path, monkeypatch):
         "run digits --plugin my_suite --preset own --methods gd,exact --permutations 1 --out x"
     )
     try:
-        result = CliRunner().invoke(app, [*command.split(), "--out", "x", "--workers", "1"])
-        assert result.exit_code == 0, result.output
-        assert "2 cells computed" in result.output and "Digits" in result.output
+        said = run(*command.split(), "--workers", "1").stdout
+        assert "2 cells computed" in said and "Digits" in said
         found = {r["method"]: r["scores"]["particles"] for r in Store("x").finished().values()}
         # each image is in one task: those of scikit-learn, and labels of their own in each
         suite = find_suite("digits")

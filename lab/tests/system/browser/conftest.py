@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.tests.report.toys import make_cell, write_run
+from lab.tests.report.toys import make_cells, write_run
 
 from orderless_lab.report import summarize
 from orderless_lab.report.page import render
@@ -48,12 +48,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seven methods, 6 orders x 2 seeds."""
-    cells = [
-        make_cell(method, order, seed)
-        for method in METHODS
-        for order in range(6)
-        for seed in range(2)
-    ]
+    cells = make_cells(*METHODS, orders=6, seeds=2)
     directory = write_run(tmp_path_factory.mktemp("run") / "run", cells)
     path = directory / "report.html"
     path.write_text(render(summarize(directory)), encoding="utf-8")

@@ -8,7 +8,7 @@ import os
 import random
 from pathlib import Path
 
-from lab.tests.toys import run_into, without_time
+from lab.tests.toys import compute, without_time
 
 from orderless import io as storage
 from orderless_lab.report import format_table, summarize
@@ -57,5 +57,5 @@ def assert_nothing_is_torn(folder: Path) -> None:
 
 
 def undisturbed(folder: Path, methods: tuple[str, ...] = METHODS):
-    run_into(str(folder), methods, 1)
+    compute(Store(folder), *methods)
     return everything(folder)

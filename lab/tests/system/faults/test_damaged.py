@@ -5,10 +5,10 @@ import warnings
 
 import pytest
 from lab.tests.system.faults.bench import FAULTS, everything, randomness, undisturbed
-from lab.tests.toys import tiny_grid
+from lab.tests.toys import compute, stop_after
 
 from orderless import io as storage
-from orderless_lab.runs import Store, run_grid
+from orderless_lab.runs import Store
 from orderless_lab.runs.launch import Listener
 from orderless_lab.runs.store import DamagedFile, read_cell
 
@@ -23,17 +23,10 @@ def expected(tmp_path_factory):
 @pytest.fixture(scope="module")
 def half(tmp_path_factory):
     """A run that was stopped in its third cell: two cells, snapshots, and two checkpoints."""
-    folder, left = tmp_path_factory.mktemp("runs") / "half", [2 * 13 + 8]
-
-    def tick(steps):
-        left[0] -= steps
-        if left[0] < 0:
-            raise KeyboardInterrupt
-
+    folder = tmp_path_factory.mktemp("runs") / "half"
+    listener = Listener(tick=stop_after(2 * 13 + 8))
     with pytest.raises(KeyboardInterrupt):
-        run_grid(
-            tiny_grid(METHODS, 1), Store(folder), checkpoint_every=0, listener=Listener(tick=tick)
-        )
+        compute(Store(folder), *METHODS, checkpoint_every=0, listener=listener)
     return folder
 
 
@@ -51,7 +44,7 @@ def test_any_damage_to_any_file_is_made_good(half, expected, tmp_path, record_pr
     for number in range(FAULTS):
         folder = tmp_path / str(number)
         shutil.copytree(half, folder)
-        path = folder / chance.choice(names)
+        path = folder / names[number % len(names)]
         whole = path.read_bytes()
         place = chance.randrange(len(whole))
         if chance.random() < 0.8:
@@ -63,7 +56,7 @@ def test_any_damage_to_any_file_is_made_good(half, expected, tmp_path, record_pr
         record_property("fault: damaged file", 1)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            run_grid(tiny_grid(METHODS, 1), Store(folder))
+            compute(Store(folder), *METHODS)
         said = [str(each.message) for each in caught if each.category is DamagedFile]
         # the last digit of a float, or 1E-5 for 1e-5, may stand for the same number
         harmless = (

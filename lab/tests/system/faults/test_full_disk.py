@@ -13,7 +13,7 @@ from lab.tests.system.faults.bench import (
     undisturbed,
 )
 from lab.tests.system.faults.zygote import FULL, Zygote
-from lab.tests.toys import run_into
+from lab.tests.toys import compute
 
 from orderless_lab.runs import Store, StoreError
 
@@ -48,7 +48,7 @@ def test_a_disk_that_is_full_again_and_again(disk, expected, record_property):
     chance, size, done = randomness("disk"), 48, {}
     while True:
         try:
-            run_into(str(folder / "run"), METHODS, 1, checkpoint_every=0.0)
+            compute(Store(folder / "run"), *METHODS, checkpoint_every=0.0)
             break
         except StoreError as error:
             assert "No space left on device; finished cells are safe" in str(error)

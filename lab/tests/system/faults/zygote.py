@@ -14,9 +14,10 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from lab.tests import toys as tiny
+import torch
+from lab.tests.toys import compute
 
-from orderless_lab.runs import StoreError
+from orderless_lab.runs import Store, StoreError
 
 FULL = 3  # exit status of a victim that said in a sentence that it could not write
 
@@ -25,7 +26,6 @@ class Zygote:
     """The parent's side. `run` starts a victim, perhaps kills it, and gives its exit status."""
 
     def __init__(self, methods: tuple[str, ...]) -> None:
-
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, ",".join(methods)],
             stdin=subprocess.PIPE,
@@ -72,7 +72,7 @@ def suffer(methods: tuple[str, ...], folder: str, event: int | None, limit: int 
     if event is not None:
         die_at(event)
     try:
-        tiny.run_into(folder, methods, 1, checkpoint_every=0.0)
+        compute(Store(folder), *methods, checkpoint_every=0.0)
     except StoreError as error:
         assert "finished cells are safe" in str(error), error
         return FULL
@@ -80,8 +80,9 @@ def suffer(methods: tuple[str, ...], folder: str, event: int | None, limit: int 
 
 
 def main(methods: tuple[str, ...]) -> None:
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        tiny.run_into(folder, methods, 1)  # warms up
+        compute(Store(folder), *methods)  # warms up
     for line in sys.stdin:
         order = {"event": None, "limit": None, **json.loads(line)}
         victim = os.fork()
