@@ -1,16 +1,20 @@
-"""What the tests of the lab share: a suite that takes milliseconds, networks for points, files.
+"""What the tests of the lab share, by what it is for; each part begins with a line.
 
-The suite `tiny` has three tasks of different lengths, images of stripes. `points` are three tasks
-of a dozen points. `write_tiny_mnist` and `write_tiny_cifar100` write files in the official formats.
+A suite that takes milliseconds, with three tasks of different lengths; points, and networks for
+them; files in the official formats; a corridor to walk, policies for it and cells of games; cells
+of a report with known numbers; weighted sets; options that make a command short.
 """
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
+import itertools
 import pickle
 import struct
 from collections.abc import Callable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,14 +23,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import orderless as ol
 from orderless_lab.datasets import load
+from orderless_lab.methods.learners.policy import PolicyLearner
+from orderless_lab.rl import PPO, Compact, PPOSettings, VectorEnvironment, policy_logits
+from orderless_lab.rl.experts import Expert, save_expert
 from orderless_lab.runs import Cell, Grid, Store, run_grid
+from orderless_lab.runs.cell import CellRecord
 from orderless_lab.runs.launch import Listener
 from orderless_lab.runs.store import as_json
-from orderless_lab.runs.supervised import SupervisedRunner
-from orderless_lab.suites import Outline, Preset, Scenario, Task, register
+from orderless_lab.suites import Outline, Preset, Scenario, Task, find_suite, register
+from orderless_lab.suites.procgen import PROCGEN_BC, PROCGEN_LIFELONG
 from orderless_lab.suites.splitmnist import SplitMNISTSettings, SplitMNISTSuite
 from orderless_lab.suites.supervised import outline
+from orderless_lab.theory import WeightedSet
 
 # ---------------------------------------------------------------------- the suite `tiny`
 
@@ -48,7 +58,7 @@ SETTINGS = SplitMNISTSettings(
 )
 
 
-def tiny_scenario(kind: Any = "domain", tasks: int = 3) -> Scenario:
+def tiny_scenario(kind: Any = "domain") -> Scenario:
     generator = torch.Generator().manual_seed(0)
 
     def samples(count: int, task: int) -> tuple[Tensor, Tensor]:
@@ -57,7 +67,7 @@ def tiny_scenario(kind: Any = "domain", tasks: int = 3) -> Scenario:
         x[torch.arange(count), 0, 5 * task + 3 * y] += 1.0  # a bright row says the class
         return x, y
 
-    made = [Task(*samples(SIZES[t], t), *samples(20, t), name=f"t{t}") for t in range(tasks)]
+    made = [Task(*samples(SIZES[t], t), *samples(20, t), name=f"t{t}") for t in range(3)]
     return Scenario(made, kind=kind)
 
 
@@ -98,11 +108,13 @@ def tiny_cell(
     return Cell("tiny", scenario, "demo", method, index, order, seed, settings)
 
 
-def make_run(cell: Cell, folder: Path, **options: Any) -> SupervisedRunner:
+def make_run(cell: Cell, folder: Path, device: str = "cpu", **options: Any) -> Any:
+    """The run of a cell of any suite."""
     store = Store(folder)
     store.prepare()
-    tasks = tiny_scenario(cell.variant, len(cell.order))
-    return SupervisedRunner(cell, tasks, store, **options)
+    suite = find_suite(cell.benchmark)
+    tasks = suite.load(cell.variant, cell.settings, cell.seed, str(folder), device)
+    return suite.runner(cell, tasks, store, **options)
 
 
 def result_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:
@@ -257,3 +269,258 @@ def write_tiny_cifar100(root: Path, patch: pytest.MonkeyPatch) -> Counts:
     }
     patch.setattr(load, "CIFAR100_MD5S", md5s)
     return Counts(root, [4] * 100, [2] * 100)
+
+
+# ---------------------------------------------------------------------- policies in a corridor
+
+
+class Corridor(VectorEnvironment):
+    """Cells 0 ... length-1, start at 1; left end: reward -1, right end: +1, both terminate.
+
+    After `limit` steps the episode is truncated. Observations are one-hot float32 `[E, length]`.
+    All levels are the same.
+    """
+
+    def __init__(self, n_envs: int, length: int = 6, limit: int = 12) -> None:
+        super().__init__(n_envs, actions=3)  # left, right, stay
+        self.length = length
+        self.limit = limit
+        self.cells = np.ones(n_envs, dtype=np.int64)
+
+    def _frames(self) -> np.ndarray:
+        return np.eye(self.length, dtype=np.float32)[self.cells]
+
+    def _start(self) -> np.ndarray:
+        self.cells = np.ones(self.n_envs, dtype=np.int64)
+        return self._frames()
+
+    def _step(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
+        moved = self.cells + np.array([-1, 1, 0])[actions]
+        self.cells = np.where(self.ended, 1, moved)
+        left = self.cells == 0
+        right = self.cells == self.length - 1
+        late = ~self.ended & (self.lengths + 1 >= self.limit)
+        rewards = right.astype(np.float64) - left
+        return self._frames(), rewards, left | right, late & ~left & ~right
+
+    def switch(self, level: int) -> Any:
+        self.level = level
+        return self.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        arrays = self.cells, self.first, self.ended, self.returns, self.lengths
+        return {"arrays": [torch.from_numpy(array.copy()) for array in arrays]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        arrays = [tensor.numpy().copy() for tensor in state["arrays"]]
+        self.cells, self.first, self.ended, self.returns, self.lengths = arrays
+        self.observations = self._frames()
+        self.started = True
+
+
+class Walker(nn.Module):
+    """A policy and a value for the corridor."""
+
+    def __init__(self, length: int = 6, hidden: int = 16) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(length, hidden), nn.Tanh())
+        self.policy = nn.Linear(hidden, 3)
+        self.value = nn.Linear(hidden, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(x.to(self.policy.weight.dtype))
+        return self.policy(features), self.value(features).squeeze(-1)
+
+
+PPO_SETTINGS = PPOSettings(steps=32, minibatches=4, discount=0.95)
+
+
+def make_ppo(kind: Any, n: int, settings: PPOSettings = PPO_SETTINGS, **options: Any) -> PPO:
+    """PPO of n walkers in eight corridors, by Adam."""
+    particles = ol.Ensemble(Walker, n, seed=0)
+    optimizer = torch.optim.Adam(particles.parameters(), lr=1e-2)
+    return PPO(kind(particles, optimizer, max_grad_norm=0.5), Corridor(8), settings, **options)
+
+
+def averaging(particles: ol.Ensemble, lr: float = 0.1) -> ol.AveragingParticles:
+    return ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), lr))
+
+
+def weighted_walkers(weights: list[float], device: str = "cpu") -> ol.AveragingParticles:
+    """Untrained walkers with these weights."""
+    filter = averaging(ol.Ensemble(Walker, len(weights), seed=2, device=device))
+    set_weights(filter, weights)
+    return filter
+
+
+def set_weights(filter: Any, weights: list[float]) -> None:
+    filter.raw_log_weights.copy_(torch.tensor(weights, dtype=torch.float64).log())
+
+
+def assert_same_networks(left: ol.Ensemble, right: ol.Ensemble) -> None:
+    for ours, theirs in zip(left.parameters(), right.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+# ---------------------------------------------------------------------- cells of games
+
+GAME = "fruitbot"  # untrained policies do not last long there
+PLAYED = {"envs": 4, "rollout": 8, "minibatches": 2, "steps_per_level": 3 * 32, "bins": 3}
+CLONED = {"transitions": 96, "batch_size": 16, "episodes": 2}
+GAME_SETTINGS = {
+    "procgen-lifelong": PROCGEN_LIFELONG.preset("demo").settings.changed(
+        particles=2, fisher_samples=16, **PLAYED
+    ),
+    "procgen-bc": PROCGEN_BC.preset("demo").settings.changed(particles=2, **CLONED),
+}
+
+
+def tiny_expert(folder: Path, game: str = GAME, seed: int = 0) -> Path:
+    """An expert's file without the training."""
+    torch.manual_seed(seed)
+    random = {"mean": 0.0, "standard_error": 0.0, "episodes": 0}
+    returns = {name: {"expert": random, "random": random} for name in ("training", "held_out")}
+    facts = {"game": game, "network": "compact", "levels": 5, "envs": 2, "seed": seed, "steps": 0}
+    path = folder / f"{game}.safetensors"
+    save_expert(path, Expert(Compact(), {**facts, "returns": returns}))
+    return path
+
+
+def game_cell(benchmark: str, method: str, order: tuple[int, ...] = (1, 0), **changes: Any) -> Cell:
+    usual = GAME_SETTINGS[benchmark]
+    settings = usual.changed(**{key: v for key, v in changes.items() if key in usual.known()})
+    return Cell(benchmark, GAME, "demo", method, 0, order, 0, settings)
+
+
+def make_walker(strength: float | None, device: str = "cpu") -> PolicyLearner:
+    particles = ol.Ensemble(Walker, 2, seed=0, device=device)
+    optimizer = torch.optim.SGD(particles.parameters(), lr=1e-2)
+    filter = ol.AveragingParticles(particles, optimizer)
+    ewc = None
+    if strength is not None:
+        ewc = ol.EWC(particles, strength, fisher="exact", logits=policy_logits)
+    settings = PPOSettings(steps=16, minibatches=4)
+    return PolicyLearner(Corridor(8), filter, settings, consolidation=ewc)
+
+
+def walk(learner: PolicyLearner, level: int, rounds: int = 5) -> None:
+    """One level from its beginning to its end."""
+    learner.begin_level(level)
+    for _ in range(rounds):
+        learner.collect()
+        learner.update()
+    learner.end_level()
+
+
+# ---------------------------------------------------------------------- synthetic cells of a report
+
+TASKS = 5
+# method -> (mean accuracy, effect of the order, effect of the seed)
+LEVELS = {
+    "wpf": (0.72, 0.03, 0.01),
+    "averaging": (0.66, 0.03, 0.003),
+    "bootstrap": (0.51, 0.002, 0.004),
+    "gd": (0.64, 0.03, 0.05),
+    "ewc": (0.66, 0.05, 0.04),
+    "ewc+wpf": (0.74, 0.02, 0.01),
+    "lwf": (0.70, 0.06, 0.03),
+    "lwf+wpf": (0.79, 0.03, 0.01),
+    "si": (0.62, 0.05, 0.04),
+    "si+wpf": (0.69, 0.05, 0.01),
+    "product": (0.97, 0.0, 0.002),
+}
+
+
+def make_cell(method: str, order_index: int, seed: int, **changes: Any) -> dict[str, Any]:
+    """One finished cell; the same arguments always give the same numbers."""
+    mean, order_effect, seed_effect = LEVELS.get(method, (0.6, 0.03, 0.02))
+    orders = np.random.default_rng(order_index)
+    order = [int(task) for task in orders.permutation(TASKS)]
+    # Orders move every method the same way, as bad orders do; seeds move each method by itself.
+    shift = order_effect * orders.normal(size=TASKS)
+    shift = shift + seed_effect * np.random.default_rng([seed, len(method), ord(method[0])]).normal(
+        size=TASKS
+    )
+    matrix = np.full((TASKS + 1, TASKS), 0.5)
+    for place, task in enumerate(order, start=1):
+        matrix[place:, task] = np.linspace(0.98, mean, TASKS + 1 - place)
+    matrix[-1] = np.clip(mean + shift, 0, 1)
+    labels = np.random.default_rng([seed, order_index]).integers(0, 2, size=(TASKS, 40))
+    cell = {
+        "benchmark": "splitmnist",
+        "variant": "domain",
+        "preset": "table1",
+        "method": method,
+        "order_index": order_index,
+        "order": order,
+        "seed": seed,
+        "task_names": ["0v1", "2v3", "4v5", "6v7", "8v9"],
+        "particles": 100,
+        "settings": {"lr": 0.001, "batch": 128},
+        "scores": {
+            "particles": matrix.tolist(),
+            "logits": (matrix * 0.9).tolist(),
+            "probs": (matrix * 0.8).tolist(),
+        },
+        "nll": [0.3] * TASKS,
+        "ece": [0.1] * TASKS,
+        "predictions": [
+            base64.b64encode(row.astype(np.uint8).tobytes()).decode() for row in labels
+        ],
+        "trace": {"step": [0, 1], "ess": [100.0, 5.0 + seed], "largest_weight": [0.01, 0.5]},
+        "log_evidence": -100.0 - seed,
+        "temperature": 1.0,
+        "alive": 100,
+        "plasticity": {"dormant": [0.1 * (seed + 1)] * TASKS},
+        "versions": {"orderless": "0.1.0", "numpy": "2.4.6"},
+        "device": "cpu",
+        "duration": 1.5,
+        "command": "orderless run splitmnist --preset table1",
+    }
+    return cell | changes
+
+
+def make_cells(*methods: str, orders: int = 1, seeds: int = 1, **changes: Any) -> list[Any]:
+    """Of every method in these orders from these seeds."""
+    places = itertools.product(methods, range(orders), range(seeds))
+    return [make_cell(*place, **changes) for place in places]
+
+
+def constant(level: float, untrained: float | None = None) -> dict[str, Any]:
+    """The scores of a cell that knows as much of every task at any time."""
+    matrix = np.full((TASKS + 1, TASKS), level)
+    matrix[0] = level if untrained is None else untrained
+    return {"particles": matrix.tolist()}
+
+
+def write_run(directory: Path, cells: list[dict[str, Any]]) -> Path:
+    """A run directory of these cells, as `orderless run` writes it."""
+    store = Store(directory)
+    store.prepare()
+    for number, cell in enumerate(cells):
+        store.write_cell(f"{number:04d}", CellRecord.model_validate(as_json(cell)))
+    return directory
+
+
+# ---------------------------------------------------------------------- weighted sets of the theory
+
+
+def weighted_set(positions, weights):
+    """A set on a line."""
+    places = torch.tensor(positions, dtype=torch.float64).unsqueeze(1)
+    return WeightedSet(places, torch.tensor(weights, dtype=torch.float64).log())
+
+
+def point(*coordinates):
+    return WeightedSet(torch.tensor([coordinates], dtype=torch.float64), torch.zeros(1))
+
+
+def run_of(update, start, losses):
+    return reduce(update, losses, start)
+
+
+# ---------------------------------------------------------------------- options of small runs
+
+SMALL = ["--preset", "demo", "--particles", "2", "--workers", "1", "--permutations", "1"]
+SMALL += ["--set", "iterations=2", "--set", "hidden=4", "--set", "fisher_samples=8"]
+TUNED = ["--preset", "demo", "--set", "iterations=30", "--set", "hidden=8"]

@@ -1,7 +1,7 @@
 """A small finished run, and a place without data sets."""
 
 import pytest
-from lab.tests.commands.toys import SMALL
+from lab.tests.toys import SMALL
 from tests.cli.commands import run
 
 

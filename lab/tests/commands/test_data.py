@@ -1,7 +1,7 @@
 """`orderless data`: what is where, and files that are damaged."""
 
 import pytest
-from lab.tests.commands.toys import SMALL
+from lab.tests.toys import SMALL
 from tests.cli.commands import refused, run
 
 

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from lab.tests.commands.toys import TUNED
+from lab.tests.toys import TUNED
 from tests.cli.commands import refused, run
 
 from orderless_lab.runs import Store

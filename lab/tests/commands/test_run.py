@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lab.tests.commands.toys import SMALL
+from lab.tests.toys import SMALL
 from tests.cli.commands import refused, run
 from typer.testing import CliRunner
 
@@ -73,6 +73,14 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path):
     said = run("run", "splitmnist", *SMALL, *more).stdout
     assert "2 cells, 0 finished, 2 to compute" in said and "MiB" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_that_no_chosen_method_reads_is_named(tmp_path):
+    words = ["run", "splitmnist", "--preset", "demo", "--dry-run", "--out", tmp_path / "run"]
+    changes = ["--set", "perturbation=0.1", "--set", "lr=0.1", "--set", "exact_block=100"]
+    said = run(*words, "--methods", "gd,exact", *changes).stderr
+    assert said.count("no effect") == 1 and "perturbation=0.1" in said and "gd or exact" in said
+    assert "no effect" not in run(*words, "--methods", "gd,exact,bootstrap", *changes).stderr
 
 
 @pytest.mark.slow

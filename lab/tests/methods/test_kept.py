@@ -32,14 +32,3 @@ def test_no_order_and_no_batching_changes_a_bit(kind):
     first = learned(kind, [0, 1, 2])
     assert same(learned(kind, [2, 0, 1]), first) and same(learned(kind, [1, 2, 0], batch=1), first)
     assert not same(learned(kind, [0, 1]), first)
-
-
-def test_going_on_from_a_state_is_going_on():
-    first, again = learned("class", [0, 1]), learned("class", [2])
-    again.load_state_dict(first.state_dict())
-    again.seen = [0, 1]
-    for learner in (first, again):
-        learner.begin_task([0, 1, 2])
-        learner.learn(*learner.scenario.train_set(2))
-        learner.end_task()
-    assert same(first, again)

@@ -260,30 +260,6 @@ def test_consolidation_is_a_hand_written_loop_over_one_network(kind, by_hand, co
         assert_same(learner, network)
 
 
-def test_state_goes_around(tmp_path):
-    from orderless.io import load, save
-
-    def fresh():
-        return make_learner("domain", consolidation=SI, replay=Reservoir(5, 0))
-
-    learner = fresh()
-    batches = list(learner.scenario.batches(0, batch_size=4, seed=0))
-    learner.begin_task([0])
-    learner.learn(*batches[0])
-    save(tmp_path / "state", learner)
-    other = fresh()
-    other.begin_task([0])
-    other.load_state_dict(load(tmp_path / "state"))
-    for each in (learner, other):
-        each.learn(*batches[1])
-        each.end_task()
-        each.begin_task([0, 1])
-        each.learn(*batches[2])
-    assert torch.equal(learner.filter.log_weights, other.filter.log_weights)
-    ours, theirs = (each.filter.particles.state_dict() for each in (learner, other))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
 def test_a_filter_without_gradients_takes_no_consolidation():
     tasks = scenario("domain")
     particles = Ensemble(lambda: model(tasks.outputs), 2)

@@ -2,25 +2,19 @@
 
 import pytest
 import torch
-from torch import nn
+from lab.tests.toys import network, points
 
 from orderless.filters import Linearized, WeightedParticleFilter
 from orderless_lab.methods import METHODS, Setup, method
-from orderless_lab.suites import Scenario, Task
 from orderless_lab.suites import SupervisedSettings as Settings
 
 PARTICLES = ["wpf", "averaging", "bootstrap", "ewc+wpf", "lwf+wpf", "si+wpf"]
 SINGLE = ["gd", "adam", "er", "joint", "ewc", "lwf", "si"]
 
 
-def make_model():
-    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
-
-
 def setup(seed=0, **changes):
-    x, y = torch.randn(10, 4, generator=torch.Generator().manual_seed(0)), torch.arange(10) % 2
-    scenario = Scenario([Task(x, y, x, y), Task(-x, y, -x, y)])
-    return Setup(scenario, Settings(particles=3, **changes), make_model, seed)
+    settings = Settings(particles=3, **changes)
+    return Setup(points("domain"), settings, lambda: network(2), seed)
 
 
 def test_all_methods_are_there():

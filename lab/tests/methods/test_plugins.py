@@ -8,9 +8,9 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from tests.cli.commands import refused, run
 from typer.testing import CliRunner
 
-import orderless_lab.methods
 from orderless.cli.main import app
 from orderless_lab.methods import METHODS
 from orderless_lab.methods.registry import SUPERVISED, load_plugins
@@ -85,26 +85,20 @@ def test_a_plugin_runs_and_its_label_is_in_table_page_and_record(here: Path) -> 
     plugin = ["--plugin", "half_plugin", "--plugin", "tempered_plugin"]
     methods = ["--methods", "half,wpf,tempered", "--workers", "1"]
     arguments = [*RUN, *plugin, *methods, "--out", "run", *sets("half_rate=0.25")]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "6 cells computed" in result.output, result.output
+    assert "6 cells computed" in run(*arguments).output
     assert "Half speed" in (here / "run" / "report.tex").read_text()
     cells = records(here / "run")
     (first, *_) = (cell for cell in cells if cell["method"] == "half")
     assert first["settings"]["half_rate"] == 0.25
     assert "--plugin half_plugin" in first["command"]
-    assert all(
-        "half_rate" not in c["settings"] for c in records(here / "run") if c["method"] == "wpf"
-    )
-    again = CliRunner().invoke(app, arguments)
-    assert "0 cells computed" in again.output, again.output
+    assert all("half_rate" not in c["settings"] for c in cells if c["method"] == "wpf")
+    assert "0 cells computed" in run(*arguments).output
     # other settings of the plug-in's own are refused as ours are
     other = [*arguments[: -len(sets("half_rate=0.25"))], *sets("half_rate=0.5")]
-    assert "half_rate=0.25, not 0.5: choose another --out" in CliRunner().invoke(app, other).stderr
+    assert "half_rate=0.25, not 0.5: choose another --out" in refused(*other)
     # where nobody has registered it, the records tell
     METHODS.pop("half")
-    later = CliRunner().invoke(app, ["report", "run"])
-    assert later.exit_code == 0, later.output
+    run("report", "run")
     assert "Half speed" in (here / "run" / "report.tex").read_text()
     page = (here / "run" / "report.html").read_text()
     assert "Half speed" in page and "#123456" in page
@@ -113,9 +107,7 @@ def test_a_plugin_runs_and_its_label_is_in_table_page_and_record(here: Path) -> 
 @pytest.mark.slow
 def test_other_processes_import_the_plugin_too(here: Path, warm_workers: None) -> None:
     arguments = [*RUN, "--plugin", "half_plugin", "--methods", "half", "--workers", "2"]
-    result = CliRunner().invoke(app, [*arguments, "--out", "run", *sets()])
-    assert result.exit_code == 0, result.output
-    assert "2 cells computed" in result.stdout
+    assert "2 cells computed" in run(*arguments, "--out", "run", *sets()).stdout
 
 
 def test_installed_packages_register_by_an_entry_point(here: Path, monkeypatch) -> None:
@@ -129,11 +121,10 @@ def test_installed_packages_register_by_an_entry_point(here: Path, monkeypatch) 
 
 
 def test_settings_of_a_plugin_are_told_with_their_sentence(here: Path) -> None:
-    result = CliRunner().invoke(app, ["settings", "half", "--plugin", "half_plugin"])
-    assert result.exit_code == 0, result.output
-    assert "half: descent at half speed" in result.output
-    assert "half_rate=0.5\n      What every learning rate is multiplied by." in result.output
-    assert "lr=0.001\n      SGD's" in result.output
+    said = run("settings", "half", "--plugin", "half_plugin").output
+    assert "half: descent at half speed" in said
+    assert "half_rate=0.5\n      What every learning rate is multiplied by." in said
+    assert "lr=0.001\n      SGD's" in said
 
 
 @pytest.mark.parametrize(
@@ -146,9 +137,7 @@ def test_settings_of_a_plugin_are_told_with_their_sentence(here: Path) -> None:
 )
 def test_a_plugin_that_does_not_load_is_a_sentence(here: Path, text: str, words: str) -> None:
     (here / "half_plugin.py").write_text(text)
-    result = CliRunner().invoke(app, [*RUN, "--plugin", "half_plugin", "--methods", "half"])
-    assert result.exit_code == 2
-    assert result.stderr.startswith("orderless: ") and words in result.stderr
+    assert words in refused(*RUN, "--plugin", "half_plugin", "--methods", "half")
 
 
 def test_a_fault_of_a_plugin_keeps_its_traceback(here: Path) -> None:
@@ -160,7 +149,3 @@ def test_a_fault_of_a_plugin_keeps_its_traceback(here: Path) -> None:
     assert isinstance(result.exception, IndexError) and "pop from empty list" in str(
         result.exception
     )
-
-
-def test_names_of_the_front_are_those_of_the_page() -> None:
-    assert {"Learner", "Setup", "method", "METHODS"} <= set(orderless_lab.methods.__all__)

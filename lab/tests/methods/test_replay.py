@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from orderless.io import load, save
 from orderless_lab.methods.learners import Reservoir
 
 
@@ -55,19 +54,6 @@ def test_before_it_is_full_only_what_was_seen_comes_back():
     reservoir.mix(torch.ones(3, 2), torch.tensor([4, 5, 6]))
     _, y = reservoir.mix(torch.ones(8, 2), torch.arange(8) + 10)
     assert set(y[8:].tolist()) <= {4, 5, 6}
-
-
-def test_going_on_from_a_file_is_going_on(tmp_path):
-    whole, first = Reservoir(10, 3), Reservoir(10, 3)
-    expected = feed(whole, 100)
-    feed(first, 60)
-    save(tmp_path / "r", first)
-    second = Reservoir(10, 99)
-    second.load_state_dict(load(tmp_path / "r"))
-    numbers = torch.arange(60, 100)
-    for part, wanted in zip(numbers.split(20), expected[3:], strict=True):
-        got = second.mix(part[:, None].float(), part, part % 7)
-        assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
 
 
 def test_a_buffer_for_nothing_is_refused():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab.tests.report.toys import LEVELS, TASKS, make_cells, write_run
+from lab.tests.toys import LEVELS, TASKS, make_cells, write_run
 
 from orderless_lab.report import Summary, summarize
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lab.tests.report.toys import TASKS, make_cell, make_cells
+from lab.tests.toys import TASKS, make_cell, make_cells
 from scipy import stats
 
 from orderless import metrics

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from lab.tests.report.toys import LEVELS, make_cell, make_cells
+from lab.tests.toys import LEVELS, make_cell, make_cells
 
 import orderless as ol
 from orderless_lab.report import ReportError, write_report

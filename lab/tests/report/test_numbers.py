@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from lab.tests.report.toys import LEVELS, TASKS, make_cell, make_cells
+from lab.tests.toys import LEVELS, TASKS, make_cell, make_cells
 
+from orderless import metrics
 from orderless_lab.report import ReportError, format_table, summarize
 from orderless_lab.report.columns import NUMBERS, number
 from orderless_lab.report.frame import complete_block
@@ -38,21 +39,22 @@ def test_the_numbers_equal_numpy_on_the_same_cells(full_summary):
     assert methods["product"]["order_variance"] == 0.0
 
 
-def test_transfer_is_that_of_a_plain_loop_over_runs(full_summary):
-    line = full_summary.numbers.loc["gd"]
-    learned, gains, forgotten = [], [], []
-    for order, seed in itertools.product(range(10), range(3)):
-        cell = make_cell("gd", order, seed)
-        matrix = cell["scores"]["particles"]
-        for place, task in enumerate(cell["order"], start=1):
-            learned.append(matrix[place][task])
-            if place < TASKS:
-                gains.append(matrix[-1][task] - matrix[place][task])
-                forgotten.append(max(row[task] for row in matrix[:-1]) - matrix[-1][task])
-    assert line["just_learned"] == pytest.approx(np.mean(learned))
-    assert line["bwt"] == pytest.approx(np.mean(gains))
-    assert line["forgetting"] == pytest.approx(np.mean(forgotten))
-    assert line["ess_final"] == pytest.approx(6.0)  # 5 + seed, seeds 0, 1, 2
+@pytest.mark.parametrize(
+    ("column", "of_one_run"),
+    [
+        ("just_learned", metrics.just_learned),
+        ("bwt", metrics.backward_transfer),
+        ("forgetting", metrics.forgetting),
+    ],
+)
+def test_transfer_is_the_mean_over_runs(full_summary, column, of_one_run):
+    cells = make_cells("gd", orders=10, seeds=3)
+    each = [of_one_run(cell["scores"]["particles"], cell["order"]) for cell in cells]
+    assert full_summary.numbers[column]["gd"] == pytest.approx(np.mean(each))
+
+
+def test_the_last_sample_size_is_the_mean_over_runs(full_summary):
+    assert full_summary.numbers["ess_final"]["gd"] == 6.0  # 5 + seed, seeds 0, 1, 2
 
 
 def test_the_released_scoring_and_the_verdicts_know_a_weighted_method_by_its_field(summary_of):
@@ -68,7 +70,7 @@ def test_the_released_scoring_and_the_verdicts_know_a_weighted_method_by_its_fie
     assert "Mine is higher in" in summary.headline
 
 
-def test_a_number_is_added_in_one_place(full_summary, full_run, monkeypatch):
+def test_a_number_is_added_in_one_place(summary_of, monkeypatch):
     monkeypatch.setitem(NUMBERS, "median_order", None)  # gone again after the test
 
     @number("median order", unit="score", better="high", shown=True)
@@ -76,8 +78,8 @@ def test_a_number_is_added_in_one_place(full_summary, full_run, monkeypatch):
         """The median over orders of the average."""
         return float(np.median(row.scores.mean(axis=(0, 2))))
 
-    (summary,) = summarize(full_run)
-    expected = float(np.median(final_scores("gd").mean(axis=(0, 2))))
+    summary = summary_of(make_cells("gd", orders=4))
+    expected = float(np.median(final_scores("gd", range(1), range(4)).mean(axis=(0, 2))))
     assert json.loads(format_table(summary, "json"))["methods"]["gd"]["median_order"] == expected
     assert repr(expected) in format_table(summary, "csv")
     for text in (format_table(summary, "text"), format_table(summary, "latex"), render([summary])):

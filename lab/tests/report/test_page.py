@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from lab.tests.report.toys import TASKS, constant, make_cells
+from lab.tests.toys import TASKS, constant, make_cells
 
 from orderless_lab.report.page import render
 

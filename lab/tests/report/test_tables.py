@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from lab.tests.report.toys import LEVELS, constant, make_cells
+from lab.tests.toys import LEVELS, constant, make_cells
 from markdown import Markdown
 from tests.cli.commands import run
 

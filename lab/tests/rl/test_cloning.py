@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lab.tests.rl.toys import Corridor, Walker, averaging, set_weights
+from lab.tests.toys import Corridor, Walker, averaging, set_weights
 
 import orderless as ol
 from orderless_lab.rl import BehaviourCloning, play

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lab.tests.rl.toys import assert_same_networks, tiny_expert
+from lab.tests.toys import assert_same_networks, tiny_expert
 
 import orderless as ol
 from orderless_lab.rl import Compact, MixturePolicy, PPOSettings, ProcgenLevels

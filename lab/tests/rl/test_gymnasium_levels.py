@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
-from lab.tests.rl.toys import averaging
+from lab.tests.toys import averaging
 from torch import nn
 
 import orderless as ol

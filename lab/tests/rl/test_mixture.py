@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from lab.tests.rl.toys import averaging, set_weights, weighted
+from lab.tests.toys import averaging, set_weights, weighted_walkers
 
 import orderless as ol
 from orderless_lab.rl import MixturePolicy, mixture_log_probabilities
@@ -32,7 +32,7 @@ def test_the_dead_neither_act_nor_spoil_who_does(
 ) -> None:
     """One of four, or all but one: the decisions are those of the living alone."""
     alive = [number for number in range(4) if number not in dead]
-    filter = weighted([(number in alive) / len(alive) for number in range(4)])
+    filter = weighted_walkers([(number in alive) / len(alive) for number in range(4)])
     alone = averaging(ol.Ensemble.from_modules([filter.particles[number] for number in alive]))
     with torch.no_grad():
         for parameter in filter.particles.parameters():
@@ -52,7 +52,7 @@ def test_the_dead_neither_act_nor_spoil_who_does(
 
 @pytest.mark.parametrize("act", ["mixture", "episode"])
 def test_actions_come_from_the_mixture_with_the_reported_probabilities(act: str) -> None:
-    filter = weighted([0.7, 0.3, 0.0])
+    filter = weighted_walkers([0.7, 0.3, 0.0])
     policy = MixturePolicy(filter, 20_000, 3, act=act, seed=1)
     decision = policy(FRAMES[np.ones(20_000, dtype=int)], starts(20_000))
     outputs = filter.particles(torch.from_numpy(FRAMES[1:2]))
@@ -66,7 +66,7 @@ def test_actions_come_from_the_mixture_with_the_reported_probabilities(act: str)
 
 
 def test_one_particle_plays_a_whole_episode_unless_it_dies() -> None:
-    filter = weighted([0.5, 0.25, 0.25])
+    filter = weighted_walkers([0.5, 0.25, 0.25])
     policy = MixturePolicy(filter, 4000, 3, act="episode", seed=0)
     frames = FRAMES[np.ones(4000, dtype=int)]
     policy(frames, starts(4000))
@@ -87,7 +87,7 @@ def test_one_particle_plays_a_whole_episode_unless_it_dies() -> None:
 
 
 def test_choices_do_not_depend_on_how_many_environments_there_are() -> None:
-    filter = weighted([0.5, 0.5])
+    filter = weighted_walkers([0.5, 0.5])
     few, many = (MixturePolicy(filter, n, 3, seed=5) for n in (4, 9))
     frames = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)
     for _ in range(5):
@@ -96,7 +96,7 @@ def test_choices_do_not_depend_on_how_many_environments_there_are() -> None:
 
 
 def test_weights_are_those_at_the_beginning_of_collection() -> None:
-    filter = weighted([0.5, 0.5])
+    filter = weighted_walkers([0.5, 0.5])
     policy = MixturePolicy(filter, 1, 3)
     set_weights(filter, [1.0, 0.0])
     decision = policy(FRAMES[:1], starts(1))
@@ -108,6 +108,6 @@ def test_weights_are_those_at_the_beginning_of_collection() -> None:
 
 
 def test_a_state_of_another_seed_is_refused() -> None:
-    state = MixturePolicy(weighted([1.0]), 2, 3).state_dict()
+    state = MixturePolicy(weighted_walkers([1.0]), 2, 3).state_dict()
     with pytest.raises(ValueError, match="this state is of seed 0"):
-        MixturePolicy(weighted([1.0]), 2, 3, seed=1).load_state_dict(state)
+        MixturePolicy(weighted_walkers([1.0]), 2, 3, seed=1).load_state_dict(state)

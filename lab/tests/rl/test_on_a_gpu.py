@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lab.tests.rl.toys import (
+from lab.tests.toys import (
     Corridor,
     Walker,
+    game_cell,
     make_walker,
-    record_of,
-    tiny_cell,
+    result_of,
     tiny_expert,
     walk,
-    weighted,
+    weighted_walkers,
 )
 
 import orderless as ol
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 def test_a_recorded_decision_is_the_one_on_the_cpu(act: str) -> None:
     """The first decision is eager, the second is recorded, the others are replayed."""
     policies = [
-        MixturePolicy(weighted([0.5, 0.3, 0.2], device), 16, 3, act=act)
+        MixturePolicy(weighted_walkers([0.5, 0.3, 0.2], device), 16, 3, act=act)
         for device in ("cpu", "cuda")
     ]
     generator = np.random.default_rng(0)
@@ -58,7 +58,7 @@ def test_the_gpu_learns_what_the_cpu_learns(weigh_by: Any) -> None:
 
 
 def test_episodes_played_from_a_recording_are_those_on_the_cpu() -> None:
-    filters = [weighted([0.5, 0.3, 0.2], device) for device in ("cpu", "cuda")]
+    filters = [weighted_walkers([0.5, 0.3, 0.2], device) for device in ("cpu", "cuda")]
     scores = [play_both(filter, Corridor(24), episodes=2, seed=3) for filter in filters]
     for combine, score in scores[0].items():
         assert (score.episodes == scores[1][combine].episodes).all()
@@ -85,7 +85,7 @@ def test_a_penalty_that_came_after_a_recording_holds_as_on_the_cpu() -> None:
 )
 def test_a_cell_on_the_gpu(course: str, method: str, tmp_path: Path) -> None:
     expert = str(tiny_expert(tmp_path))
-    cell = tiny_cell(course, method, expert=expert, precision="bf16", network="impala")
-    record = record_of(cell, tmp_path, device="cuda")
+    cell = game_cell(course, method, expert=expert, precision="bf16", network="impala")
+    record = result_of(cell, tmp_path, device="cuda")
     assert record["died_at"] is None
     assert np.isfinite(record["scores"]["particles"][-1]).all()

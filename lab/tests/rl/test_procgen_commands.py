@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lab.tests.rl.toys import GAME, tiny_expert
-from typer.testing import CliRunner
+from lab.tests.toys import GAME, tiny_expert
+from tests.cli.commands import refused, run
 
-from orderless.cli.main import app
 from orderless_lab.runs.store import read_cell
 
 pytestmark = pytest.mark.slow
@@ -23,25 +21,10 @@ CLONING = ["run", "procgen-bc", *SMALL, "--levels", "0,3", "--set", "transitions
 CLONING += ["--set", "batch_size=16", "--set", "episodes=2"]
 
 
-def orderless(*arguments: Any) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def refused(*arguments: Any) -> str:
-    """The one sentence on stderr of a command that ends with exit code 2."""
-    result = orderless(*arguments)
-    assert result.exit_code == 2, result.output
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("orderless: "), result.stderr
-    return lines[0]
-
-
 def test_lifelong_learning_from_command_to_report(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [*LIFELONG, "--game", "fruitbot", "--methods", "ppo,ppo+wpf", "--out", out]
-    result = orderless(*command)
-    assert result.exit_code == 0, result.output
-    assert "4 cells computed" in result.stdout  # two cyclic orders
+    assert "4 cells computed" in run(*command).stdout  # two cyclic orders
     records = [read_cell(path) for path in sorted(out.glob("cells/*.json"))]
     assert {record["variant"] for record in records} == {"fruitbot"}
     assert {tuple(record["order"]) for record in records} == {(0, 1), (1, 0)}
@@ -50,13 +33,11 @@ def test_lifelong_learning_from_command_to_report(tmp_path: Path) -> None:
     assert ">episode return<" in page and "level 3" in page
     table = (out / "report.md").read_text()
     assert "ppo+wpf" in table and "norm. var." not in table
-    summary = json.loads(orderless("report", out, "--json").stdout)
+    summary = json.loads(run("report", out, "--json").stdout)
     assert summary["unit"] == "return"
     assert summary["methods"]["ppo"]["normalized_variance"] is None
     assert "--game fruitbot" in summary["command"] and "levels=0,3" in summary["command"]
-    again = orderless(*command)
-    assert "0 cells computed" in again.stdout
-    assert "to compute" in orderless(*command, "--methods", "ppo+ewc", "--dry-run").stdout
+    assert "0 cells computed" in run(*command).stdout
 
 
 def test_cloning_from_expert_to_report(tmp_path: Path) -> None:
@@ -65,15 +46,12 @@ def test_cloning_from_expert_to_report(tmp_path: Path) -> None:
     data.mkdir()
     command = [*CLONING, "--set", f"expert={expert}", "--data-dir", data, "--out", out]
     command += ["--permutations", "1", "--methods", "bc,bc+wpf", "--game", GAME]
-    dry = orderless(*command, "--dry-run")
-    assert "2 cells, 0 finished, 2 to compute" in dry.stdout, dry.output
+    assert "2 cells, 0 finished, 2 to compute" in run(*command, "--dry-run").stdout
     assert not out.exists() and not list(data.iterdir())
-    result = orderless(*command)
-    assert result.exit_code == 0, result.output
-    assert "2 cells computed" in result.stdout
+    assert "2 cells computed" in run(*command).stdout
     folders = sorted(data.glob("procgen/*/*"))
     assert [folder.name for folder in folders] == ["level0-64", "level3-64"]
-    summary = json.loads(orderless("report", out, "--json").stdout)
+    summary = json.loads(run("report", out, "--json").stdout)
     assert summary["methods"]["bc+wpf"]["average_probs"] is not None
     assert summary["methods"]["bc"]["forgetting"] is not None
 
@@ -86,27 +64,25 @@ def test_cloning_from_expert_to_report(tmp_path: Path) -> None:
 def test_an_expert_is_trained_and_collects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = ["expert", "train", "fruitbot", "--network", "compact", "--envs", "2", "--levels", "3"]
     train += ["--episodes", "1", "--device", "cpu", "--out", tmp_path]
-    result = orderless(*train, "--steps", "500")
-    assert result.exit_code == 0, result.output
-    assert "512 steps" in result.stdout and "at random" in result.stdout
+    said = run(*train, "--steps", "500").stdout
+    assert "512 steps" in said and "at random" in said
     path = tmp_path / "fruitbot.safetensors"
     assert path.exists()
-    longer = orderless(*train, "--steps", "1000")  # goes on from the checkpoint
-    assert "1024 steps (2 copies x 256 in float32)" in longer.stdout, longer.output
+    longer = run(*train, "--steps", "1000").stdout  # goes on from the checkpoint
+    assert "1024 steps (2 copies x 256 in float32)" in longer
     sentence = refused(*train, "--steps", "1000", "--seed", "1")
     assert "holds a checkpoint, but this training has seed=0, not 1" in sentence
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where runs look for them
     collect = ["expert", "collect", "fruitbot", "--expert", path, "--levels", "0-1"]
     collect += ["--transitions", "30", "--device", "cpu"]
-    first = orderless(*collect)
-    assert first.exit_code == 0, first.output
+    first = run(*collect).stdout
     folders = sorted((tmp_path / "cache/orderless/procgen").glob("*/*"))
     assert [folder.name for folder in folders] == ["level0-30", "level1-30"]
     frames = folders[0] / "observations.npy"
     before = frames.read_bytes()
     shutil.rmtree(folders[0])
-    assert orderless(*collect).stdout == first.stdout
+    assert run(*collect).stdout == first
     assert frames.read_bytes() == before
 
 

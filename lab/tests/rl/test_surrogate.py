@@ -1,13 +1,11 @@
-"""What the loss of N particles records, and its edges; test_plain_ppo.py has the loss itself."""
+"""Edges of the loss of N particles; test_plain_ppo.py has the loss itself."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-import pytest
 import torch
-from lab.tests.rl.toys import Walker
+from lab.tests.toys import Walker
 from torch import Tensor
 
 import orderless as ol
@@ -34,45 +32,6 @@ def minibatch() -> list[Tensor]:
     actions = torch.randint(3, (B,), generator=generator)
     tail = [normal(N, B), normal(N, B), normal(B), valid, torch.tensor(1.0)]
     return [normal(B, 6), actions, log_old, log_behaviour, *tail]
-
-
-def standard(values: list[float]) -> list[float]:
-    mean = sum(values) / len(values)
-    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / len(values))
-    return [(v - mean) / (deviation + 1e-8) for v in values]
-
-
-def test_what_is_recorded_is_what_a_loop_over_samples_adds_up() -> None:
-    """Importance, its limit, and the energy that policies are weighed by."""
-    particles = ol.Ensemble(Walker, N, seed=0).double()
-    by_loss = Surrogate(particles, SETTINGS)
-    batch = minibatch()
-    losses = by_loss(*batch)
-    by_policy = Surrogate(particles, replace(SETTINGS, weigh_by="policy"))
-    energies, moving = by_policy(*batch)
-    assert torch.equal(moving, losses)
-    x, actions, log_old, log_mu, _, _, shared, valid, _ = batch
-    rows = [b for b in range(B) if valid[b]]
-    common = standard([float(shared[b]) for b in rows])
-    for i in range(N):
-        sums = {"importance": 0.0, "truncated": 0.0, "energy": 0.0}
-        for place, b in enumerate(rows):
-            p = float(particles[i](x[b])[0].softmax(0)[actions[b]].detach())
-            mu = math.exp(log_mu[b])
-            share = math.exp(log_old[i, b]) / mu
-            sums["importance"] += min(share, 2.0)
-            sums["truncated"] += share > 2.0
-            sums["energy"] -= min(p / mu, 2.0) * common[place]
-        for name, total in sums.items():
-            assert float(by_loss.means()[name][i]) == pytest.approx(total / len(rows), abs=1e-10)
-        assert float(energies[i].detach()) == pytest.approx(sums["energy"] / len(rows), abs=1e-10)
-
-
-def test_a_minibatch_that_does_not_count_has_no_energy() -> None:
-    particles = ol.Ensemble(Walker, N, seed=0).double()
-    loss = Surrogate(particles, SETTINGS)
-    loss(*minibatch()[:-1], torch.tensor(0.0))
-    assert not loss.means()["energy"].any()
 
 
 def test_rows_follow_the_lineage() -> None:

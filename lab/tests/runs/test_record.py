@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from lab.tests.report.toys import make_cell, write_run
+from lab.tests.toys import make_cell, write_run
 
 from orderless_lab.report import ReportError, summarize, write_report
 from orderless_lab.runs import Store, StoreError, load_run

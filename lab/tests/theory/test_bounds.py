@@ -3,7 +3,7 @@
 import pytest
 import torch
 from lab.studies.theory import linear_losses, logistic_losses, make_filter
-from lab.tests.theory.toys import point, run, weighted
+from lab.tests.toys import point, run_of, weighted_set
 
 from orderless_lab.theory import (
     Comparisons,
@@ -98,8 +98,8 @@ def test_theorem_3_the_weights_ratio_is_the_likelihood_ratio_at_the_final_positi
 
 def test_theorem_3_an_equal_prior_at_the_start_does_not_make_it_the_posterior_ratio():
     losses = linear_losses(6, seed=5)
-    start = weighted([-1.0, 1.0], [0.5, 0.5])
-    end = run(FilterUpdate(make_filter("weighted", n=2)), start, losses)
+    start = weighted_set([-1.0, 1.0], [0.5, 0.5])
+    end = run_of(FilterUpdate(make_filter("weighted", n=2)), start, losses)
 
     def gaussian(x):
         return -(x[:, 0] ** 2) / 2
@@ -120,7 +120,7 @@ def test_the_direct_bound_holds_for_two_runs_with_the_constants_of_both(kind):
     losses = logistic_losses(5, seed=3)
     start, update = filter_set(make_filter(kind, n=10)), FilterUpdate(make_filter(kind, n=10))
     runs = losses, [losses[t] for t in (3, 0, 4, 2, 1)]
-    ends = [run(update, start, given) for given in runs]
+    ends = [run_of(update, start, given) for given in runs]
     found = [constants_of_trajectory(update, start, start, g, wasserstein_1) for g in runs]
     bound = direct_bound(max(c.C for c in found), max(c.epsilon for c in found), 5)
     assert 0 < wasserstein_1(*ends) <= bound
@@ -136,8 +136,8 @@ def test_weighing_by_likelihood_needs_c_of_e_to_the_spread_of_the_loss(discrepan
     share grows from d to d e^(L(a) - L(b)) as d -> 0. The Bayes update itself needs this C.
     """
     share = 1e-6
-    p = weighted([0.0, 1.0], [1 - share, share])
-    q = weighted([0.0, 1.0], [1.0, 0.0])
+    p = weighted_set([0.0, 1.0], [1 - share, share])
+    q = weighted_set([0.0, 1.0], [1.0, 0.0])
 
     def loss(x):
         return spread * (1 - x[:, 0])
@@ -155,7 +155,7 @@ def test_beta_is_below_one_only_where_the_least_loss_is_zero(least):
     update = FilterUpdate(make_filter("weighted", n=2))
     comparisons = Comparisons(update, wasserstein_1)
     for place in (0.0, 0.5):  # the minimiser, and a place from which there is a way down
-        comparisons.descent(weighted([place] * 2, [0.5] * 2), lambda x: x[:, 0] ** 2 + least)
+        comparisons.descent(weighted_set([place] * 2, [0.5] * 2), lambda x: x[:, 0] ** 2 + least)
     beta = comparisons.constants().beta
     assert beta == 1.0 if least else beta < 1.0
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lab.studies.theory import SIGMA2, linear_losses, logistic_losses, make_filter
-from lab.tests.theory.toys import point, run
+from lab.tests.toys import point, run_of
 from torch import nn
 
 import orderless as ol
@@ -97,14 +97,14 @@ def test_theorems_1_and_2_hold_with_the_constants_of_their_proofs(
     build = {"n": 10, "dimension": dimension}
     start = filter_set(make_filter(kind, **build))
     update = FilterUpdate(make_filter(kind, **build))
-    ahead = run(update, start, losses)
+    ahead = run_of(update, start, losses)
     slack = 1 + 1e-9  # rounding
 
     for swaps, seed in ((1, 2), (3, 1), (6, 0)):
         order = order_at_distance(length, swaps, seed)
         found = constants_of_swaps(update, start, losses, order, discrepancy, represent=represent)
         measured = discrepancy(
-            represent(ahead), represent(run(update, start, [losses[t] for t in order]))
+            represent(ahead), represent(run_of(update, start, [losses[t] for t in order]))
         )
         assert 0 < measured <= slack * theorem_1(found.C, found.epsilon, length, swaps)
 
@@ -126,8 +126,8 @@ def test_the_unrolled_bound_holds_along_a_run_from_another_prior(kind, represent
     found = constants_of_trajectory(
         update, start, prior, losses, wasserstein_1, represent=represent
     )
-    posterior = run(bayes_update, prior, losses)
-    measured = wasserstein_1(represent(run(update, start, losses)), posterior)
+    posterior = run_of(bayes_update, prior, losses)
+    measured = wasserstein_1(represent(run_of(update, start, losses)), posterior)
     initial = wasserstein_1(represent(start), prior)
     bound = unrolled_bound(found.C, found.epsilon, len(losses), initial)
     assert 0 < measured <= bound * (1 + 1e-9)

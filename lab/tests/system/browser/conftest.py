@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.tests.report.toys import make_cells, write_run
+from lab.tests.toys import make_cells, write_run
 
 from orderless_lab.report import summarize
 from orderless_lab.report.page import render

@@ -91,6 +91,13 @@ def wait_for(condition, process, seconds=120):
         time.sleep(0.02)
 
 
+def assert_stopped(process, expected):
+    status, err = process.communicate()
+    assert status == expected, err
+    assert err.endswith("orderless: stopped; the same command resumes from what was saved\n")
+    assert "Traceback" not in err
+
+
 def checkpoints(folder):
     return list(folder.glob("checkpoints/*.st"))
 
@@ -116,10 +123,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(whole, tmp_path):
     process = Command(tmp_path / "run", "--workers", "1")
     wait_for(lambda: checkpoints(tmp_path / "run"), process)
     os.killpg(process.pid, signal.SIGINT)
-    status, err = process.communicate()
-    assert status == 130, err
-    assert err.endswith("orderless: stopped; the same command resumes from what was saved\n")
-    assert "Traceback" not in err
+    assert_stopped(process, 130)
     assert len(Store(tmp_path / "run").finished()) < 3
 
     process = Command(tmp_path / "run", "--workers", "1")  # now kill -9 this one
@@ -138,10 +142,7 @@ def test_what_a_scheduler_ends_is_told_like_what_ctrl_c_ends(workers, tmp_path):
     process = Command(tmp_path / "run", "--workers", workers)
     wait_for(lambda: checkpoints(tmp_path / "run"), process)
     os.kill(process.pid, signal.SIGTERM)  # as `timeout` and kubelet do: the parent only
-    status, err = process.communicate()
-    assert status == 128 + signal.SIGTERM, err
-    assert err.endswith("orderless: stopped; the same command resumes from what was saved\n")
-    assert "Traceback" not in err
+    assert_stopped(process, 128 + signal.SIGTERM)
     wait_for_end(process)
 
 
@@ -149,9 +150,7 @@ def test_workers_stop_with_ctrl_c_die_with_their_parent_and_compute_the_same(who
     process = Command(tmp_path / "run", "--workers", "2")
     wait_for(lambda: checkpoints(tmp_path / "run"), process)
     os.killpg(process.pid, signal.SIGINT)
-    status, err = process.communicate()
-    assert status == 130, err
-    assert "Traceback" not in err and "resumes from what was saved" in err
+    assert_stopped(process, 130)
     wait_for_end(process)
 
     seen = {path: path.stat().st_mtime_ns for path in checkpoints(tmp_path / "run")}

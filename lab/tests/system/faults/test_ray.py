@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from lab.tests.system.faults.bench import everything
-from typer.testing import CliRunner
+from tests.cli.commands import refused
 
-from orderless.cli.main import app
 from orderless_lab.runs import Grid, Store, StoreError, run_grid
 from orderless_lab.runs.ray import Ray, import_ray
 
@@ -28,15 +27,13 @@ def not_connected(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
 
-def refused(*words):
-    result = CliRunner().invoke(app, ["run", *words, "--preset", "demo", "--launcher", "ray"])
-    assert result.exit_code == 2 and result.stderr.count("\n") == 1, result.stderr
-    return result.stderr
+def ray_refused(*words):
+    return refused("run", *words, "--preset", "demo", "--launcher", "ray")
 
 
 def test_without_ray_a_sentence_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    said = refused("splitmnist", "--methods", "gd", "--out", str(tmp_path))
+    said = ray_refused("splitmnist", "--methods", "gd", "--out", str(tmp_path))
     assert "--launcher ray needs the package ray: run `pip install 'orderless-lab[ray]'`" in said
 
 
@@ -46,7 +43,7 @@ def test_without_ray_a_sentence_says_how_to_get_it(tmp_path, monkeypatch):
 )
 def test_a_cluster_that_is_not_there_is_a_sentence(address, sentence, not_connected, tmp_path):
     words = ["splitmnist", "--methods", "gd", "--ray-address", address, "--out", str(tmp_path)]
-    assert sentence in refused(*words)
+    assert sentence in ray_refused(*words)
 
 
 def test_a_node_that_does_not_come_up_is_a_sentence(not_connected, tmp_path, monkeypatch):
@@ -56,12 +53,14 @@ def test_a_node_that_does_not_come_up_is_a_sentence(not_connected, tmp_path, mon
         )  # Ray's own, on a busy machine
 
     monkeypatch.setattr(ray, "init", init)
-    said = refused("splitmnist", "--methods", "gd", "--out", str(tmp_path))
+    said = ray_refused("splitmnist", "--methods", "gd", "--out", str(tmp_path))
     assert "cannot use Ray at 'local': The current node timed out during startup." in said
 
 
 def test_what_does_not_go_with_ray_is_a_sentence():
-    assert "must be 0 or more" in refused("splitmnist", "--device", "cuda", "--gpus-per-cell", "-1")
+    assert "must be 0 or more" in ray_refused(
+        "splitmnist", "--device", "cuda", "--gpus-per-cell", "-1"
+    )
 
 
 @pytest.fixture(scope="module")
