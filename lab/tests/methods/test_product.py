@@ -1,4 +1,4 @@
-"""The product in a scenario, against a plain PyTorch loop over one network."""
+"""The product in a scenario, against a plain PyTorch loop over one network, and a merge."""
 
 import copy
 
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from lab.tests.toys import network as model
 from lab.tests.toys import points as scenario
 
+import orderless as ol
 from orderless_lab.methods import METHODS, Setup
 from orderless_lab.suites import SupervisedSettings as Settings
 
@@ -36,10 +37,14 @@ def merged(learner):
 
 
 def by_hand(kind, squared):
-    """One network: every task from the same start, then the formula of RegMean with a prior."""
+    """One network: every task from the same start by plain steps, then the library's merge.
+
+    tests/product/test_merge.py holds that against its formula. Columns of one task alone are merged
+    of its network alone.
+    """
     learner = make_learner(kind)
     tasks, start = learner.scenario, learner.filter.particles[0]
-    grams, crosses = [0.0, 0.0], [0.0, 0.0]
+    trained = []
     for task in range(3):
         network = copy.deepcopy(start)
         optimizer = torch.optim.SGD(network.parameters(), lr=LR)
@@ -53,33 +58,23 @@ def by_hand(kind, squared):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        inputs = tasks.train_set(task)[0]
-        for k, (x, layer) in enumerate([(inputs, network[0]), (network[:2](inputs), network[2])]):
-            a = torch.cat([x, torch.ones(len(x), 1)], 1).detach().double()
-            weight = torch.cat([layer.weight.T, layer.bias[None]]).detach().double()
-            gram, mask = a.T @ a, torch.zeros(weight.shape[1]).double()
-            mask[used if k == 1 else slice(None)] = 1.0
-            grams[k] = grams[k] + gram[None] * mask[:, None, None]  # a matrix for every column
-            crosses[k] = crosses[k] + (gram @ weight).T * mask[:, None]
-    parts = []
-    for gram, cross, layer in zip(grams, crosses, (start[0], start[2]), strict=True):
-        w_0 = torch.cat([layer.weight.T, layer.bias[None]]).T.detach().double()
-        p_0 = 1e-3 * gram.diagonal(dim1=1, dim2=2).mean(1)
-        precision = gram + p_0[:, None, None] * torch.eye(gram.shape[1]).double()
-        found = torch.linalg.solve(precision, p_0[:, None] * w_0 + cross)
-        parts += [found[:, :-1].flatten(), found[:, -1]]
-    return torch.cat(parts).float()
+        trained.append((network, tasks.train_set(task)))
+    found = ol.merge(start, trained)
+    if kind == "task":
+        for task, part in enumerate(trained):
+            alone = ol.merge(start, [part])
+            for all_columns, own in zip(found[2].parameters(), alone[2].parameters(), strict=True):
+                all_columns.data[2 * task : 2 * task + 2] = own.data[2 * task : 2 * task + 2]
+    return torch.cat([p.detach().flatten() for p in found.parameters()])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
-def test_it_is_what_a_plain_loop_and_the_formula_give(kind, loss):
+def test_it_is_what_a_plain_loop_and_a_merge_give(kind, loss):
     learner = learned(kind, [2, 0, 1], product_loss=loss)
     # float32 training, summed in another order
-    torch.testing.assert_close(merged(learner), by_hand(kind, loss == "squared"), **NEAR)
-
-
-NEAR = {"rtol": 1e-4, "atol": 1e-5}
+    expected = by_hand(kind, loss == "squared")
+    torch.testing.assert_close(merged(learner), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

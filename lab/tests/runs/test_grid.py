@@ -122,6 +122,8 @@ def test_a_count_of_cells_and_bytes_loads_trains_and_writes_nothing(store):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"variant": "x"}, "scenario must be one of domain, task, class, got 'x'"),
+        ({"permutations": 0}, "permutations must be at least 1, got 0"),
         ({"methods": ("ppo",)}, "not a method for this benchmark: 'ppo'"),
         ({"seeds": -1}, "seeds must be at least 1, got -1"),
         ({"seeds": 10**30}, "at most 100,000 cells at once"),

@@ -8,6 +8,7 @@ import torch
 from lab.tests.toys import (
     SETTINGS,
     STEPS,
+    assert_same_networks,
     make_run,
     result_of,
     stop_after,
@@ -66,12 +67,7 @@ def test_a_method_that_builds_no_learner_is_named(tmp_path, monkeypatch):
 def test_batch_seed_changes_batches_and_leaves_networks_alone(tmp_path):
     plain = make_run(tiny_cell(seed=1), tmp_path)
     fixed = make_run(tiny_cell(seed=1, batch_seed=0), tmp_path)
-    for a, b in zip(
-        plain.learner.filter.particles.parameters(),
-        fixed.learner.filter.particles.parameters(),
-        strict=True,
-    ):
-        assert torch.equal(a, b)
+    assert_same_networks(plain.learner.filter.particles, fixed.learner.filter.particles)
     seed_0 = batches_seen(tiny_cell(seed=0), tmp_path / "a")
     seed_1 = batches_seen(tiny_cell(seed=1), tmp_path / "b")
     both = batches_seen(tiny_cell(seed=1, batch_seed=0), tmp_path / "c")
