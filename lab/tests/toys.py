@@ -221,7 +221,7 @@ def idx_bytes(array: np.ndarray) -> bytes:
     return header + array.astype(np.uint8).tobytes()
 
 
-def write_tiny_mnist(root: Path, patch: pytest.MonkeyPatch, *, zipped: bool = True) -> Counts:
+def write_tiny_mnist(root: Path, patch: pytest.MonkeyPatch) -> Counts:
     """MNIST with digit d in 4 + d training and 2 test images, its MD5s put in place."""
     random = np.random.default_rng(0)
     train, test = [4 + digit for digit in range(10)], [2] * 10
@@ -235,8 +235,7 @@ def write_tiny_mnist(root: Path, patch: pytest.MonkeyPatch, *, zipped: bool = Tr
         for name, contents in ((f"{prefix}-{k}-ubyte", idx_bytes(v)) for k, v in arrays.items()):
             packed = gzip.compress(contents, mtime=0)
             md5s[name] = (hashlib.md5(packed).hexdigest(), hashlib.md5(contents).hexdigest())
-            file = folder / (name + ".gz" if zipped else name)
-            file.write_bytes(packed if zipped else contents)
+            (folder / f"{name}.gz").write_bytes(packed)
     patch.setattr(load, "MNIST_MD5S", md5s)
     return Counts(root, train, test)
 
@@ -275,20 +274,19 @@ def write_tiny_cifar100(root: Path, patch: pytest.MonkeyPatch) -> Counts:
 
 
 class Corridor(VectorEnvironment):
-    """Cells 0 ... length-1, start at 1; left end: reward -1, right end: +1, both terminate.
+    """Cells 0 ... 5, start at 1; left end: reward -1, right end: +1, both terminate.
 
-    After `limit` steps the episode is truncated. Observations are one-hot float32 `[E, length]`.
+    After `limit` steps the episode is truncated. Observations are one-hot float32 `[E, 6]`.
     All levels are the same.
     """
 
-    def __init__(self, n_envs: int, length: int = 6, limit: int = 12) -> None:
+    def __init__(self, n_envs: int, limit: int = 12) -> None:
         super().__init__(n_envs, actions=3)  # left, right, stay
-        self.length = length
         self.limit = limit
         self.cells = np.ones(n_envs, dtype=np.int64)
 
     def _frames(self) -> np.ndarray:
-        return np.eye(self.length, dtype=np.float32)[self.cells]
+        return np.eye(6, dtype=np.float32)[self.cells]
 
     def _start(self) -> np.ndarray:
         self.cells = np.ones(self.n_envs, dtype=np.int64)
@@ -298,7 +296,7 @@ class Corridor(VectorEnvironment):
         moved = self.cells + np.array([-1, 1, 0])[actions]
         self.cells = np.where(self.ended, 1, moved)
         left = self.cells == 0
-        right = self.cells == self.length - 1
+        right = self.cells == 5
         late = ~self.ended & (self.lengths + 1 >= self.limit)
         rewards = right.astype(np.float64) - left
         return self._frames(), rewards, left | right, late & ~left & ~right
@@ -321,11 +319,11 @@ class Corridor(VectorEnvironment):
 class Walker(nn.Module):
     """A policy and a value for the corridor."""
 
-    def __init__(self, length: int = 6, hidden: int = 16) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(length, hidden), nn.Tanh())
-        self.policy = nn.Linear(hidden, 3)
-        self.value = nn.Linear(hidden, 1)
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.Tanh())
+        self.policy = nn.Linear(16, 3)
+        self.value = nn.Linear(16, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.body(x.to(self.policy.weight.dtype))
@@ -342,8 +340,8 @@ def make_ppo(kind: Any, n: int, settings: PPOSettings = PPO_SETTINGS, **options:
     return PPO(kind(particles, optimizer, max_grad_norm=0.5), Corridor(8), settings, **options)
 
 
-def averaging(particles: ol.Ensemble, lr: float = 0.1) -> ol.AveragingParticles:
-    return ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), lr))
+def averaging(particles: ol.Ensemble) -> ol.AveragingParticles:
+    return ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), 0.1))
 
 
 def weighted_walkers(weights: list[float], device: str = "cpu") -> ol.AveragingParticles:

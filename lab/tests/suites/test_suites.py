@@ -7,13 +7,14 @@ import pytest
 import torch
 from lab.tests.toys import write_tiny_cifar100
 from tests.cli.commands import run
+from typer.testing import CliRunner
 
+from orderless.cli.main import app
 from orderless_lab.methods import METHODS
 from orderless_lab.runs import Store
 from orderless_lab.suites import BENCHMARKS, SUITES, find_suite
 
 PAGE = Path(__file__).parents[3] / "docs" / "your-own-benchmark.md"
-CLASSIFIED = ("splitmnist", "splitcifar100", "intents")
 
 
 def images(batch):

@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves
 import orderless as ol
 
 ROWS = ("exact head, exact maps", "exact head, float backbone", "product", "wpf", "sir")
-SUMS = ROWS[:3]  # those that can be added and subtracted
 N, CLASSES, SAMPLES = 3, 4, 120
 TASKS = (0, 1, 2)
 cross_entropy = ol.per_particle(F.cross_entropy)
