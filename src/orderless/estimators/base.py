@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -33,7 +34,7 @@ FLOATS = [np.float64, np.float32]  # other numbers become the first
 _SCALES = ("input_mean_", "input_scale_", "target_mean_", "target_scale_")
 _ARRAYS = ("input_mean_", "input_scale_")
 _LEARNED = (
-    *_SCALES, "seed_", "n_features_in_", "scaled_by_data_",
+    *_SCALES, "seed_", "n_features_in_", "scaled_by_data_", "feature_names_in_",
 )  # fmt: skip
 
 
@@ -173,8 +174,7 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             inputs = self.n_features_in_
             count = max(1024, 4 * inputs) if self.n_features is None else self.n_features
             count = check_whole("n_features", count, 1)
-            # larger biases give features that are 0 on almost all samples, and extrapolate badly
-            make = lambda: RandomReLU(inputs, count)  # noqa: E731
+            make = partial(RandomReLU, inputs, count)
             return Ensemble(make, 1, seed=self.seed_, device=self.device)
         if self.n_features is not None:
             raise ValueError(f"n_features={self.n_features} needs features='relu'")
@@ -290,8 +290,6 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if not isinstance(self.features, str):
             del parameters["features"]
         learned = {name: _plain(getattr(self, name)) for name in _LEARNED if hasattr(self, name)}
-        if hasattr(self, "feature_names_in_"):
-            learned["feature_names_in_"] = self.feature_names_in_.tolist()
         if hasattr(self, "classes_"):
             learned["classes_"] = [self.classes_.tolist(), self.classes_.dtype.str]
         return {
@@ -312,8 +310,7 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 learned[name] = np.asarray(learned[name])
             self.__dict__.pop("feature_names_in_", None)
             if "feature_names_in_" in learned:
-                names = np.array(learned["feature_names_in_"], dtype=object)
-                learned["feature_names_in_"] = names
+                learned["feature_names_in_"] = np.array(learned["feature_names_in_"], object)
             if "classes_" in learned:
                 labels, kind = learned["classes_"]
                 learned["classes_"] = np.array(labels, dtype=np.dtype(kind))
