@@ -268,6 +268,21 @@ def test_updates_and_predictions_in_several_threads_are_those_of_one() -> None:
     assert all(torch.equal(answer, right) for answer in answers)
 
 
+def test_a_class_that_another_thread_adds_during_a_prediction_moves_no_label(monkeypatch) -> None:
+    """What is asked for is answered by one solution, of the head before or after."""
+    later = [(X[Y == 1], Y[Y == 1])]
+    head = fed(X[Y != 1], Y[Y != 1])
+    solve = ol.ExactHead.solution
+
+    def meanwhile(self: ol.ExactHead) -> object:
+        if later:
+            self.update(*later.pop())
+        return solve(self)
+
+    monkeypatch.setattr(ol.ExactHead, "solution", meanwhile)
+    assert torch.equal(head.outputs(PROBE), fed(X, Y).outputs(PROBE))
+
+
 # ---------------------------------------------------------------------- weights
 
 

@@ -413,34 +413,30 @@ class ExactHead(Predictor):
         zeros.
         """
         check_tensor("x", x)
+        solution = self.solution()  # once: another thread may change the head meanwhile
         if not self.basis.classes:
-            return self._read(x)[0]
-        columns = self.columns
-        count = self.classes or 1 + max((label for _, label in columns), default=-1)
+            return read(solution, self.grid, x)[0]
+        tasks, labels = tasks_and_labels(solution.columns)
+        count = self.classes or max(labels.tolist(), default=-1) + 1
         if count == 0:
             raise ValueError("nothing to predict yet: update first, or say how many classes exist")
-        chosen = [i for i, (own, _) in enumerate(columns) if task is None or own in (task, -1)]
-        if not chosen:
+        chosen = torch.ones_like(tasks, dtype=torch.bool)
+        if task is not None:
+            chosen = (tasks == task) | (tasks == -1)
+        if not chosen.any():
             shape = self.particles.n, len(x), count
             return torch.zeros(shape, dtype=torch.float64, device=self.grid.device)
-        means, variances = self._read(x)
+        means, variances = read(solution, self.grid, x)
         # a tensor: a number divided by a tensor is rounded twice
-        factor = means.new_tensor(self.solution().sharpness)
+        factor = means.new_tensor(solution.sharpness)
         scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)
-        labels = torch.tensor([columns[i][1] for i in chosen], device=scores.device)
-        return by_label(scores, labels, count)
-
-    def _read(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Every map's means `[N, B, K]` and variances `[N, B]`."""
-        if self.sums is None:
-            raise ValueError("nothing to predict yet: update with some data first")
-        return read(self.solution(), self.grid, x)
+        return by_label(scores, labels[chosen], count)
 
     @in_plain_mode
     def predictive(self, x: Tensor) -> Predictive:
         """Mean and variance of the weighted mixture of Gaussians per head column."""
         check_tensor("x", x)
-        means, variances = self._read(x)
+        means, variances = read(self.solution(), self.grid, x)
         weights = self.weights
         mean = self.average(means, weights)
         spread = variances.unsqueeze(2) + (means - mean).square()

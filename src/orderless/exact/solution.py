@@ -55,6 +55,7 @@ class Solution:
     heads: list[HeadPosterior]
     evidence: Tensor  # [N], log p(data | map i), float64
     log_weights: Tensor  # [N]
+    columns: Tensor  # [K], of the heads
     sharpness: float = SHARPNESS  # on f / sqrt(variance) of all maps, chosen for their mixture
     left_out: Tensor | None = None  # [S], whether a kept sample is right without itself
 
@@ -66,7 +67,7 @@ def solve(head: ExactHead, sums: HeadSums | None) -> Solution:
     evidence = torch.zeros(n, dtype=torch.float64, device=head.grid.device)
     log_weights = torch.full_like(evidence, -math.log(n))
     if sums is None:
-        return Solution([], evidence, log_weights)
+        return Solution([], evidence, log_weights, evidence.new_zeros(0))
     ratio = ratios_of(head.class_prior, sums)
     fixed = None
     if head.prior_precision is not None and head.noise_variance is not None:
@@ -80,12 +81,12 @@ def solve(head: ExactHead, sums: HeadSums | None) -> Solution:
         log_weights = normalize(evidence)[0]
     held = equations.held  # with the same labels and weights for every map
     if held is None:
-        return Solution(heads, evidence, log_weights)
+        return Solution(heads, evidence, log_weights, sums.columns)
     scores = torch.stack([posterior.held_out for posterior in heads])  # type: ignore[misc]
     sharpness = held.sharpness(scores, log_weights)
     shares = (sharpness * scores).softmax(2) * log_weights.exp().view(-1, 1, 1)
     right = shares.sum(0).argmax(1) == held.labels
-    return Solution(heads, evidence, log_weights, sharpness, right)
+    return Solution(heads, evidence, log_weights, sums.columns, sharpness, right)
 
 
 def read(solution: Solution, grid: GridFeatures, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,6 +94,8 @@ def read(solution: Solution, grid: GridFeatures, x: Tensor) -> tuple[Tensor, Ten
 
     Blocks have one size, so that no bit of a sample's result depends on other samples.
     """
+    if not solution.heads:
+        raise ValueError("nothing to predict yet: update with some data first")
     size = 512 if grid.device.type == "cuda" else 128
     means = []
     variances = []
@@ -275,7 +278,7 @@ class ExportedHead(nn.Module):
         noise = [own.noise_variance / solution.sharpness**2 for own in heads]
         self.register_buffer("noise", factors.new_tensor(noise))
         self.constant = heads[0].intercept_leverage
-        labels = tasks_and_labels(head.sums.columns)[1]
+        labels = tasks_and_labels(solution.columns)[1]
         self.register_buffer("labels", labels)
         self.classes = head.classes or int(labels.max()) + 1
 
