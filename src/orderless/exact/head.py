@@ -11,7 +11,7 @@ with A, B the sums of centred features, computed from the same sums. Prior preci
 variance are not part of the sums: they are chosen when the head predicts, see `ridge.py` and
 `solution.py`. Sums have no order, and here they have no rounding either (see `sums.py`), so the
 result is the same *to the bit* for any order of tasks, batches or single samples, any batching and
-any division among machines. Data can be removed again, and heads added and subtracted: everything is
+any division among machines. Data can be removed again, heads added and subtracted: everything is
 
     sums  <-  sums + those of other data,    or    sums - those of other data.
 
