@@ -218,9 +218,8 @@ def test_matrix_metrics_do_not_depend_on_the_names_of_the_tasks():
 
 
 def test_one_task_has_no_transfer():
-    assert np.isnan(metrics.backward_transfer([[0.5], [0.9]], [0]))
-    assert np.isnan(metrics.forward_transfer([[0.5], [0.9]], [0]))
-    assert np.isnan(metrics.forgetting([[0.5], [0.9]], [0]))
+    for metric in (metrics.backward_transfer, metrics.forward_transfer, metrics.forgetting):
+        assert np.isnan(metric([[0.5], [0.9]], [0]))
 
 
 def test_matrix_metrics_refuse_a_missing_row_and_a_wrong_order():

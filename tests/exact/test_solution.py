@@ -14,6 +14,7 @@ from tests.common import normal
 from tests.exact.toys import X, Y, blobs, fed, line, maps, regression
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
 
 import orderless as ol
 from orderless.exact.ridge import (
@@ -31,6 +32,18 @@ from orderless.exact.solution import equations_of, ratios_of, solve
 ALPHA = 2.5
 NOISE = 0.3
 KNOWN: dict[str, Any] = {"prior_precision": ALPHA, "noise_variance": NOISE}
+
+
+def ridge_at(new: Tensor, x: Tensor, y: Tensor, mass: Tensor, ridge: float) -> tuple:
+    """A ridge with a free intercept: what it says of one sample, and the variance over the noise's
+    that this has."""
+    w = mass.unsqueeze(1)
+    mean, target_mean = (w * x).sum(0) / w.sum(), (w * y).sum(0) / w.sum()
+    z = x - mean
+    matrix = z.T @ (w * z) + ridge * torch.eye(x.shape[1], dtype=torch.float64)
+    own = torch.linalg.solve(matrix, new - mean)
+    output = own @ z.T @ (w * (y - target_mean)) + target_mean
+    return output, 1.0 + 1.0 / w.sum() + own @ (new - mean)
 
 
 def contrasts(count: int) -> np.ndarray:
@@ -94,11 +107,11 @@ def test_all_features_have_one_scale(options: dict[str, Any]) -> None:
     oracle = Ridge(alpha=ridge).fit(x.numpy() / scale, y.numpy())
     predicted = head.predictive(new)
     assert predicted.mean[:, 0].numpy() == pytest.approx(oracle.predict(new.numpy() / scale))
-    rows = (x.numpy() - x.numpy().mean(0)) / scale
-    inverse = np.linalg.inv(rows.T @ rows + ridge * np.eye(12))
-    z = (new.numpy() - x.numpy().mean(0)) / scale
-    variance = posterior.noise_variance * (1 + 1 / 200 + (z @ inverse * z).sum(1))
-    assert predicted.variance[:, 0].numpy() == pytest.approx(variance)
+    alone = [
+        ridge_at(row / scale, x / scale, y.unsqueeze(1), torch.ones_like(y), ridge) for row in new
+    ]
+    variance = posterior.noise_variance * torch.stack([factor for _, factor in alone])
+    assert_close(predicted.variance[:, 0], variance, rtol=1e-6, atol=1e-12)
     far = head.predictive(new + 7.0).variance
     assert (far > 2 * predicted.variance).all()
 
@@ -167,16 +180,9 @@ def test_predictions_without_a_sample_are_those_of_a_ridge_without_it(weights: l
     targets = torch.nn.functional.one_hot(y).double()
     for i in (0, 17, 58):
         rest = torch.arange(60) != i
-        w = mass[rest].unsqueeze(1)
-        mean = (w * x[rest]).sum(0) / w.sum()
-        z = x[rest] - mean
-        matrix = z.T @ (w * z) + ridge * torch.eye(12, dtype=torch.float64)
-        own = torch.linalg.solve(matrix, x[i] - mean)
-        target_mean = (w * targets[rest]).sum(0) / w.sum()
-        output = own @ z.T @ (w * (targets[rest] - target_mean)) + target_mean
-        variance = NOISE * (1.0 + 1.0 / w.sum() + own @ (x[i] - mean))
+        output, factor = ridge_at(x[i], x[rest], targets[rest], mass[rest], ridge)
         place = int((features == x[i]).all(1).nonzero())
-        assert torch.allclose(scores[place], output / variance.sqrt(), atol=1e-9)
+        assert torch.allclose(scores[place], output / (NOISE * factor).sqrt(), atol=1e-9)
 
 
 def test_what_is_left_out_of_few_samples_is_right_as_often_as_without_it() -> None:

@@ -79,7 +79,7 @@ def test_sir_gives_the_posterior_and_evidence_of_the_kalman_filter(noise, resamp
     assert variance == pytest.approx(exact_variance, rel=0.12)
     assert evidence == pytest.approx(exact_evidence, abs=0.08)
     others = [kalman(0.0 if noise else 0.4**2), kalman(noise**2, copies=2)]
-    assert all(abs(exact_variance - other[1]) > 0.25 * exact_variance for other in others)
+    assert all(abs(exact_variance - other[1]) > 0.3 * exact_variance for other in others)
 
 
 @pytest.mark.slow
