@@ -33,7 +33,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,7 @@ from .grid import (
 from .ridge import HeadPosterior
 from .solution import (
     ExportedHead,
+    Predictive,
     Prior,
     Solution,
     by_label,
@@ -66,13 +67,6 @@ from .sums import Basis, Column, HeadSums, tasks_and_labels, whole
 
 _LOCK = threading.Lock()  # of all heads, held while one takes over new sums
 _READ_OPTIONS = ("weighting", "class_prior", "prior_precision", "noise_variance")
-
-
-class Predictive(NamedTuple):
-    """Mean and variance of the mixture's prediction per head column, `[B, K]` each."""
-
-    mean: Tensor
-    variance: Tensor
 
 
 class ExactHead(Predictor):

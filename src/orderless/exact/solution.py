@@ -20,7 +20,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -58,6 +58,13 @@ class Solution:
     columns: Tensor  # [K], of the heads
     sharpness: float = SHARPNESS  # on f / sqrt(variance) of all maps, chosen for their mixture
     left_out: Tensor | None = None  # [S], whether a kept sample is right without itself
+
+
+class Predictive(NamedTuple):
+    """Mean and variance of the mixture's prediction per head column, `[B, K]` each."""
+
+    mean: Tensor
+    variance: Tensor
 
 
 def solve(head: ExactHead, sums: HeadSums | None) -> Solution:
