@@ -53,8 +53,8 @@ def ruled_by(summary_of: Callable[..., Summary]) -> Callable[..., Summary]:
 
 @pytest.fixture(scope="session")
 def full_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All methods, 10 orders x 3 seeds; written once, to be read only."""
-    cells = make_cells(*LEVELS, orders=10, seeds=3)
+    """All methods, 6 orders x 3 seeds; written once, to be read only."""
+    cells = make_cells(*LEVELS, orders=6, seeds=3)
     return write_run(tmp_path_factory.mktemp("full") / "run", cells)
 
 
