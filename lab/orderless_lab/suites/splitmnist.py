@@ -106,7 +106,8 @@ class SplitMNISTSuite(SupervisedSuite):
             "table1-high": Preset(make(lr=1e-1), 10, 3),
             "table1-adam": Preset(make(optimizer="adam", adam_lr=1e-3), 10, 3),
             "demo": self.demo(source="embedded"),
-            "paper": Preset(make(**paper, init="perturb"), 10, 1),
+            # outputs of its convolutions for a hundred networks: 4 GB at this size of test batches
+            "paper": Preset(make(**paper, init="perturb", test_batch=100), 10, 1),
             # van de Ven et al. draw the tasks' classes by the seed
             "strong": Preset(make(**strong, fisher_samples=None), 1, 20),
             "own": self.own(),
