@@ -6,10 +6,13 @@ from .gradient import (
     AveragingParticles,
     GradientDescent,
     GradientFilter,
+    Linearized,
+    Trapezoid,
+    Uniform,
     WeightedParticleFilter,
 )
 from .merging import merge_filters
-from .weights import Linearized, Step, Trapezoid, Uniform, Weighting
+from .weights import Step, Weighting
 
 __all__ = [
     "AveragingParticles", "BootstrapParticleFilter", "GradientDescent", "GradientFilter",

@@ -17,7 +17,7 @@ ever, its parameters are what they have become, and nothing reads them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -37,7 +37,38 @@ from .optimized import (
     gradients_of,
     take_step,
 )
-from .weights import Linearized, Step, Trapezoid, Uniform, Weighting
+from .weights import Step, Weighting
+
+
+@dataclass(frozen=True)
+class Trapezoid(Weighting):
+    """log w -= (L(x_t) + L(x_{t+1})) / 2: the loss is evaluated at both ends (the paper's)."""
+
+    reads = "energy_after"
+    loss_scale: float = 1.0
+
+    def __call__(self, step: Step) -> Tensor:
+        return -self.loss_scale / 2 * (step.energy_before + step.energy_after)
+
+
+@dataclass(frozen=True)
+class Linearized(Weighting):
+    """log w -= L(x_t) + <grad L, x_{t+1} - x_t> / 2: no second evaluation."""
+
+    reads = "slope"
+    loss_scale: float = 1.0
+
+    def __call__(self, step: Step) -> Tensor:
+        return -self.loss_scale / 2 * (2 * step.energy_before + step.slope)
+
+
+@dataclass(frozen=True)
+class Uniform(Weighting):
+    """Equal weights for all particles that are alive."""
+
+    def __call__(self, step: Step) -> Tensor:
+        level = -step.alive.sum().clamp(min=1).double().log()
+        return level - torch.where(step.alive, step.log_weights, 0.0)
 
 
 class GradientFilter(OptimizedFilter):

@@ -1,4 +1,4 @@
-"""Log-weights, float64 and on the device, and the rules by which a gradient step changes them."""
+"""Log-weights, float64 and on the device, and what a rule sees that changes them in a step."""
 
 from __future__ import annotations
 
@@ -84,34 +84,3 @@ class Weighting(ABC):
 
     @abstractmethod
     def __call__(self, step: Step) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class Trapezoid(Weighting):
-    """log w -= (L(x_t) + L(x_{t+1})) / 2: the loss is evaluated at both ends (the paper's)."""
-
-    reads = "energy_after"
-    loss_scale: float = 1.0
-
-    def __call__(self, step: Step) -> Tensor:
-        return -self.loss_scale / 2 * (step.energy_before + step.energy_after)
-
-
-@dataclass(frozen=True)
-class Linearized(Weighting):
-    """log w -= L(x_t) + <grad L, x_{t+1} - x_t> / 2: no second evaluation."""
-
-    reads = "slope"
-    loss_scale: float = 1.0
-
-    def __call__(self, step: Step) -> Tensor:
-        return -self.loss_scale / 2 * (2 * step.energy_before + step.slope)
-
-
-@dataclass(frozen=True)
-class Uniform(Weighting):
-    """Equal weights for all particles that are alive."""
-
-    def __call__(self, step: Step) -> Tensor:
-        level = -step.alive.sum().clamp(min=1).double().log()
-        return level - torch.where(step.alive, step.log_weights, 0.0)
