@@ -156,6 +156,7 @@ def test_global_generators_are_set_by_the_seed_and_left_as_they_were() -> None:
     assert drawn[0] == drawn[-1] and drawn[1] == drawn[2] != drawn[3] == drawn[4]
 
 
+@pytest.mark.slow
 def test_orders_and_bits_are_those_of_another_process_with_other_threads() -> None:
     program = (
         "import torch; torch.set_num_threads(2)\n"

@@ -100,6 +100,7 @@ def test_the_start_and_the_networks_are_left_alone() -> None:
     assert merged.training and type(merged) is type(start) and not same(merged, start)
 
 
+@pytest.mark.slow
 def test_two_halves_of_the_digits_become_one_classifier() -> None:
     """Two small CNNs, each trained on five classes: neither knows the others', the merged does."""
     x, y = load_digits(return_X_y=True)
