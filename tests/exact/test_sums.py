@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from tests.exact.toys import PROBE, X, Y, blobs, fed, same_bits, same_sums
+from tests.exact.toys import PROBE, Scaled, X, Y, blobs, fed, same_bits, same_sums
 
 import orderless as ol
 from orderless.exact.sums import WORD, Basis, ExactSum, HeadSums, sample_keys
@@ -95,6 +95,15 @@ def test_tiles_of_a_large_matrix_are_the_sums_of_the_whole() -> None:
     gram, moments = sums.of_map(0)
     assert torch.equal(gram, (rows.T @ rows).tril())
     assert torch.equal(moments[0], rows.sum(0))
+
+
+@pytest.mark.filterwarnings("ignore:.*are clipped")
+def test_features_beyond_the_limit_count_as_the_limit():
+    heads = [ol.ExactHead(Scaled(1.0), feature_limit=2.0, calibration=0) for _ in range(2)]
+    assert (X.abs() > 2.0).any()
+    for head, x in zip(heads, (X, X.clamp(-2.0, 2.0)), strict=True):
+        head.update(x, Y)
+    assert same_sums(*heads)
 
 
 def test_more_features_than_memory_are_refused() -> None:
