@@ -178,6 +178,11 @@ def test_no_name_is_markup_in_markdown(hostile):
     assert "<script>alert(1)</script>" in shown and "a | b" in shown
 
 
+def test_an_unknown_form_is_refused(full_summary):
+    with pytest.raises(ValueError, match="html"):
+        format_table(full_summary, "html")
+
+
 def test_the_command_prints_several_runs_and_writes_them_where_it_is_told(write_cells, tmp_path):
     runs = [write_cells(make_cells(name), name) for name in ("gd", "si")]
     printed = run("report", *runs).stdout
