@@ -1,4 +1,4 @@
-"""Devices: their names and free memory; precision of products, kernels and threads in a block."""
+"""Devices: names, free memory, random generators; precision of products, kernels and threads."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -114,3 +114,14 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
 def _autocast(device: torch.device, enabled: bool = True) -> torch.autocast:
     """Autocast without its cache of weights, because particles move in the middle of a step."""
     return torch.autocast(device.type, torch.bfloat16, enabled, cache_enabled=False)
+
+
+def generators_of(device: torch.device) -> list[torch.Generator]:
+    """torch's generators; none while a CUDA graph is recorded, when they cannot be read."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return []
+    used = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        used.append(torch.cuda.default_generators[index])
+    return used

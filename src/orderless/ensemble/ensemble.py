@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map_only
 
 from . import random
 from .calls import Noise, at_axes, explain, particle_axes, refuse_noise, run_chunks
-from .device import PRECISIONS, find_device, matrix_precision
+from .device import PRECISIONS, find_device, generators_of, matrix_precision
 from .initialization import Perturb, chosen_indices, initial_modules, whole_seed
 from .rules import ParticleRules
 from .stacking import (
@@ -421,7 +421,7 @@ class Draws:
         self.counter = particles.noise_counter.clone()
         buffers = particles._stacked_tensors()[particles._first_buffer :]
         self.buffers = [(buffer, buffer.clone()) for buffer in buffers]
-        self.generators = [(g, g.get_state()) for g in _generators(particles.device)]
+        self.generators = [(g, g.get_state()) for g in generators_of(particles.device)]
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -446,14 +446,3 @@ class Draws:
 def _set_states(generators: list[tuple[torch.Generator, Tensor]]) -> None:
     for generator, state in generators:
         generator.set_state(state)
-
-
-def _generators(device: torch.device) -> list[torch.Generator]:
-    """torch's generators; none while a CUDA graph is recorded, when they cannot be read."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return []
-    used = [torch.default_generator]
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        used.append(torch.cuda.default_generators[index])
-    return used
