@@ -5,6 +5,7 @@ its equations allow. `order_free.py` compares them.
 """
 
 import math
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -22,15 +23,15 @@ class Size(NamedTuple):
     features: int
 
 
-class Learner:
+class Learner(ABC):
     deletion = "no"  # what the method's equations allow
     merging = "no"
 
-    def learn(self, x: Tensor, y: Tensor) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def learn(self, x: Tensor, y: Tensor) -> None: ...
 
-    def scores(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def scores(self, x: Tensor) -> Tensor: ...
 
 
 def random_relu(size: Size) -> ol.features.RandomReLU:
